@@ -1,0 +1,11 @@
+# Everything lands inside the Python package: flashcute/lib, flashcute/include, flashcute/lib/cmake/flashcute.
+include(CMakePackageConfigHelpers)
+if(NOT FLASHCUTE_PYTHON)
+  include(GNUInstallDirs)
+  set(_fc_prefix ".")
+else()
+  set(_fc_prefix "flashcute")
+endif()
+install(TARGETS flashcute EXPORT flashcute-targets LIBRARY DESTINATION ${_fc_prefix}/lib NAMELINK_SKIP)
+install(DIRECTORY csrc/include/flashcute DESTINATION ${_fc_prefix}/include)
+install(EXPORT flashcute-targets NAMESPACE flashcute:: DESTINATION ${_fc_prefix}/lib/cmake/flashcute)

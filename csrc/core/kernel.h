@@ -1,0 +1,61 @@
+// What a backend gives the registry: one KernelInfo for each compiled kernel.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace flashcute {
+
+enum class Family { kCpu, kSm80, kSm90 };
+enum class MaskClass { kAny, kFull, kBanded };  // kAny: one kernel serves both
+
+// Facts of one device, read once and cached.
+struct DeviceFacts {
+  DeviceType type = DeviceType::kCpu;
+  int id = 0;
+  std::string name;
+  int capability = 0;  // GPU: 10 * major + minor
+  int multiprocessors = 0;
+  size_t shared_memory_per_block = 0;  // the opt-in limit
+  size_t l2_bytes = 0;
+};
+
+struct KernelInfo {
+  const char* name = "";  // "sm80_hd128_bfloat16_banded"
+  Family family = Family::kCpu;
+  DeviceType device = DeviceType::kCpu;
+  int head_dim = 0;  // bucket: serves head dims up to this
+  DType dtype = DType::kF32;
+  MaskClass mask = MaskClass::kAny;
+  int block_m = 0, block_n = 0, stages = 0, threads = 0;
+  int min_capability = 0;
+  size_t shared_memory = 0;
+
+  // Empty when this kernel can run the problem on that device, otherwise one clause that says why not
+  // ("head_dim 256 is above 128"). Must look at nothing but its arguments.
+  std::string (*refuse)(const KernelInfo&, const Problem&, const DeviceFacts&) = nullptr;
+  // Fills tile sizes, grid, staging and workspace of the plan. Pure.
+  void (*plan)(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&) = nullptr;
+  // Enqueues. Allocates nothing, does not synchronise. Throws flashcute::Error.
+  void (*run)(const Problem&, const Plan&, const Buffers&, void* workspace, void* stream) = nullptr;
+};
+
+// Strided (batch, heads, rows, channels) operands of flashcuteMergeStates; lse strides without the channel.
+struct MergeOperand {
+  const void* out = nullptr;
+  const float* lse = nullptr;
+  Strides out_strides;
+  Strides lse_strides;
+};
+
+struct MergeProblem {
+  DType dtype = DType::kF32;
+  int64_t batch = 0, heads = 0, rows = 0, head_dim = 0;
+  MergeOperand a, b;
+  MergeOperand result;  // written
+};
+
+}  // namespace flashcute

@@ -1,0 +1,203 @@
+/* flashcute: exact attention, O = softmax(scale * Q K^T + ...) V, without the N x N matrix.
+ *
+ * Life cycle: create a handle, create tensor descriptors, create an attention descriptor (every check that needs no
+ * data happens here, and a plan is chosen), ask for its workspace size, run it as often as you like, destroy it.
+ *
+ *   FlashAttention() enqueues on `stream`, allocates nothing, synchronises nothing and keeps no pointer.
+ *   One descriptor may be run from several threads at once, each with its own workspace.
+ *
+ * Shapes: out, q  ((batch,) num_heads, seq_len, head_dim)      k, v  the same with their own num_heads and seq_len;
+ * v may have its own head_dim, which out then has. The last axis is contiguous, all others have any non-negative stride,
+ * in elements. With cu_seqlens_q/k the tensors are packed: (num_heads, total_len, head_dim).
+ *
+ * Every function returns a status; flashcuteGetLastErrorMessage() then says, for the calling thread, which function and
+ * argument failed, what was expected and what was given.
+ */
+#ifndef FLASHCUTE_FLASHCUTE_H
+#define FLASHCUTE_FLASHCUTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FLASHCUTE_VERSION_MAJOR 0
+#define FLASHCUTE_VERSION_MINOR 1
+#define FLASHCUTE_VERSION_PATCH 0
+
+#if defined(_WIN32)
+#define FLASHCUTE_API
+#else
+#define FLASHCUTE_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* InfiniOP's values, so that an InfiniOP caller can switch. */
+typedef enum flashcuteStatus {
+  FLASHCUTE_STATUS_SUCCESS = 0,
+  FLASHCUTE_STATUS_INTERNAL_ERROR = 1,
+  FLASHCUTE_STATUS_NOT_IMPLEMENTED = 2,
+  FLASHCUTE_STATUS_BAD_PARAM = 3,
+  FLASHCUTE_STATUS_NULL_POINTER = 4,
+  FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED = 5,
+  FLASHCUTE_STATUS_DEVICE_NOT_FOUND = 6,
+  FLASHCUTE_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED = 8,
+  FLASHCUTE_STATUS_BAD_TENSOR_DTYPE = 10,
+  FLASHCUTE_STATUS_BAD_TENSOR_SHAPE = 11,
+  FLASHCUTE_STATUS_BAD_TENSOR_STRIDES = 12,
+  FLASHCUTE_STATUS_INSUFFICIENT_WORKSPACE = 13
+} flashcuteStatus_t;
+
+typedef enum flashcuteDevice { FLASHCUTE_DEVICE_CPU = 0, FLASHCUTE_DEVICE_NVIDIA = 1 } flashcuteDevice_t;
+
+typedef enum flashcuteDtype {
+  FLASHCUTE_DTYPE_BYTE = 1,
+  FLASHCUTE_DTYPE_BOOL = 2,
+  FLASHCUTE_DTYPE_I8 = 3,
+  FLASHCUTE_DTYPE_I16 = 4,
+  FLASHCUTE_DTYPE_I32 = 5,
+  FLASHCUTE_DTYPE_I64 = 6,
+  FLASHCUTE_DTYPE_U8 = 7,
+  FLASHCUTE_DTYPE_U16 = 8,
+  FLASHCUTE_DTYPE_U32 = 9,
+  FLASHCUTE_DTYPE_U64 = 10,
+  FLASHCUTE_DTYPE_F16 = 12,
+  FLASHCUTE_DTYPE_F32 = 13,
+  FLASHCUTE_DTYPE_F64 = 14,
+  FLASHCUTE_DTYPE_BF16 = 19
+} flashcuteDtype_t;
+
+/* Where causal and window bounds are anchored when seq_q != seq_k. */
+typedef enum flashcuteAlignment {
+  FLASHCUTE_ALIGNMENT_BOTTOM_RIGHT = 0, /* row i sees key j when j <= i + (seq_k - seq_q) */
+  FLASHCUTE_ALIGNMENT_TOP_LEFT = 1      /* row i sees key j when j <= i */
+} flashcuteAlignment_t;
+
+/* Which kernels may be chosen; the handle's device decides between CPU and GPU. */
+typedef enum flashcuteBackend {
+  FLASHCUTE_BACKEND_AUTO = 0,
+  FLASHCUTE_BACKEND_CPU = 1,
+  FLASHCUTE_BACKEND_CUDA = 2,
+  FLASHCUTE_BACKEND_SM80 = 3,
+  FLASHCUTE_BACKEND_SM90 = 4
+} flashcuteBackend_t;
+
+typedef struct flashcuteHandle *flashcuteHandle_t;
+typedef struct flashcuteTensorDescriptor *flashcuteTensorDescriptor_t;
+typedef struct flashcuteFlashAttentionDescriptor *flashcuteFlashAttentionDescriptor_t;
+
+/* Everything about a problem beyond its five tensors. Start from FLASHCUTE_ATTENTION_OPTIONS_INIT; fields of later
+ * versions are appended, and struct_size tells the library which of them the caller knows.
+ * A tensor descriptor that is not NULL declares that its buffer is given at every run. */
+typedef struct flashcuteAttentionOptions {
+  size_t struct_size;
+  int32_t has_scale; /* 0: scale = 1 / sqrt(head_dim) */
+  float scale;
+  int32_t causal;    /* 1: right bound 0, whatever window_right says */
+  int32_t alignment; /* flashcuteAlignment_t */
+  int64_t window_left, window_right; /* keys seen beside the aligned diagonal, both inclusive; -1 = unbounded */
+  float softcap;                     /* 0: off; otherwise s = softcap * tanh(s / softcap) */
+  float dropout_p;                   /* in [0, 1) */
+  int64_t max_seqlen_q, max_seqlen_k; /* packed: the longest member; 0 = bounded by the total */
+  uint32_t min_alignment; /* bytes, a power of two: what every run's q, k, v and out pointers are aligned to */
+  int32_t backend;        /* flashcuteBackend_t */
+  int32_t checked;        /* 1: runs read device-held lengths first, synchronise, and return BAD_PARAM on a bad one */
+  flashcuteTensorDescriptor_t lse;          /* (batch, heads_q, seq_q), packed (heads_q, total_q); float32 */
+  flashcuteTensorDescriptor_t dense_mask;   /* broadcastable to (batch, heads_q, seq_q, seq_k); bool or integer */
+  flashcuteTensorDescriptor_t bias;         /* broadcastable to (batch, heads_q, seq_q, seq_k); q's dtype or float32 */
+  flashcuteTensorDescriptor_t alibi_slopes; /* (heads_q) or (batch, heads_q); float32 */
+  flashcuteTensorDescriptor_t sinks;        /* (heads_q); float32 or q's dtype */
+  flashcuteTensorDescriptor_t cu_seqlens_q; /* (batch + 1); int32 */
+  flashcuteTensorDescriptor_t cu_seqlens_k; /* (batch + 1); int32 */
+  flashcuteTensorDescriptor_t seqused_k;    /* (batch); int32 */
+  flashcuteTensorDescriptor_t dropout_state; /* (2); uint64 (seed, offset) on the device; NULL: by value */
+} flashcuteAttentionOptions_t;
+
+#define FLASHCUTE_ATTENTION_OPTIONS_INIT                                                                            \
+  {                                                                                                                 \
+    sizeof(flashcuteAttentionOptions_t), 0, 0.0f, 0, FLASHCUTE_ALIGNMENT_BOTTOM_RIGHT, -1, -1, 0.0f, 0.0f, 0, 0,    \
+        16u, FLASHCUTE_BACKEND_AUTO, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL                        \
+  }
+
+/* The pointers of a run, for the optional tensors that the options declared. */
+typedef struct flashcuteAttentionBuffers {
+  size_t struct_size;
+  float *lse;
+  const void *dense_mask;
+  const void *bias;
+  const float *alibi_slopes;
+  const void *sinks;
+  const int32_t *cu_seqlens_q;
+  const int32_t *cu_seqlens_k;
+  const int32_t *seqused_k;
+  const uint64_t *dropout_state;
+  uint64_t seed, offset; /* used when dropout_p > 0 and no dropout_state is declared */
+} flashcuteAttentionBuffers_t;
+
+#define FLASHCUTE_ATTENTION_BUFFERS_INIT                                                                            \
+  { sizeof(flashcuteAttentionBuffers_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 }
+
+/* SUCCESS, BAD_PARAM, NULL_POINTER, DEVICE_TYPE_NOT_SUPPORTED, DEVICE_NOT_FOUND,
+ * DEVICE_ARCHITECTURE_NOT_SUPPORTED, INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteCreateHandle(flashcuteHandle_t *handle, flashcuteDevice_t device, int device_id);
+FLASHCUTE_API flashcuteStatus_t flashcuteDestroyHandle(flashcuteHandle_t handle);
+
+/* strides in elements, NULL = contiguous. ndim 0 to 8. SUCCESS, BAD_PARAM, NULL_POINTER, BAD_TENSOR_SHAPE,
+ * BAD_TENSOR_DTYPE, INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteCreateTensorDescriptor(flashcuteTensorDescriptor_t *desc, size_t ndim,
+                                                                const size_t *shape, const ptrdiff_t *strides,
+                                                                flashcuteDtype_t dtype);
+FLASHCUTE_API flashcuteStatus_t flashcuteDestroyTensorDescriptor(flashcuteTensorDescriptor_t desc);
+
+/* Checks everything that can be checked without data and picks a plan. mask: ((batch,) seq_k), bool or any integer,
+ * non-zero = the key takes part; NULL = none. options: NULL = FLASHCUTE_ATTENTION_OPTIONS_INIT.
+ * The descriptors may be destroyed right after. SUCCESS, BAD_PARAM, NULL_POINTER, BAD_TENSOR_SHAPE, BAD_TENSOR_DTYPE,
+ * BAD_TENSOR_STRIDES, DEVICE_TYPE_NOT_SUPPORTED, DEVICE_ARCHITECTURE_NOT_SUPPORTED, NOT_IMPLEMENTED, INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteCreateFlashAttentionDescriptor(
+    flashcuteHandle_t handle, flashcuteFlashAttentionDescriptor_t *desc, flashcuteTensorDescriptor_t out,
+    flashcuteTensorDescriptor_t q, flashcuteTensorDescriptor_t k, flashcuteTensorDescriptor_t v,
+    flashcuteTensorDescriptor_t mask, const flashcuteAttentionOptions_t *options);
+
+/* The bound, in bytes, for every run of this descriptor. SUCCESS, BAD_PARAM, DEVICE_TYPE_NOT_SUPPORTED */
+FLASHCUTE_API flashcuteStatus_t flashcuteGetFlashAttentionWorkspaceSize(flashcuteFlashAttentionDescriptor_t desc,
+                                                                        size_t *workspace_size);
+
+/* mask: NULL = every key takes part. workspace: aligned to 256 bytes, on the descriptor's device. stream: a
+ * cudaStream_t (ignored on the CPU). Pointers of empty tensors may be NULL. SUCCESS, BAD_PARAM, NULL_POINTER,
+ * INSUFFICIENT_WORKSPACE, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t desc, void *workspace,
+                                                        size_t workspace_size, void *out, const void *q,
+                                                        const void *k, const void *v, const void *mask,
+                                                        const flashcuteAttentionBuffers_t *buffers, void *stream);
+
+/* SUCCESS, BAD_PARAM, DEVICE_TYPE_NOT_SUPPORTED */
+FLASHCUTE_API flashcuteStatus_t flashcuteDestroyFlashAttentionDescriptor(flashcuteFlashAttentionDescriptor_t desc);
+
+/* Joins two partial results over disjoint keys: out tensors (batch, heads, seq, head_dim) or (heads, seq, head_dim) of one
+ * dtype, lse float32 of the same shape without head_dim, natural log. An lse of -inf or +inf marks an empty partial result.
+ * out/lse may be the same memory as a or b. SUCCESS, BAD_PARAM, NULL_POINTER, BAD_TENSOR_SHAPE, BAD_TENSOR_DTYPE,
+ * BAD_TENSOR_STRIDES, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteMergeStates(
+    flashcuteHandle_t handle, flashcuteTensorDescriptor_t out_desc, void *out, flashcuteTensorDescriptor_t lse_desc,
+    float *lse, flashcuteTensorDescriptor_t out_a_desc, const void *out_a, flashcuteTensorDescriptor_t lse_a_desc,
+    const float *lse_a, flashcuteTensorDescriptor_t out_b_desc, const void *out_b,
+    flashcuteTensorDescriptor_t lse_b_desc, const float *lse_b, void *stream);
+
+/* JSON texts. *length in: the room at json (0 with NULL asks for the size), out: bytes needed, the final NUL included.
+ * Too little room: BAD_PARAM and nothing written. */
+FLASHCUTE_API flashcuteStatus_t flashcuteGetPlan(flashcuteFlashAttentionDescriptor_t desc, char *json, size_t *length);
+/* version, build options, compiled kernels, and for each device of this machine whether each kernel can run on it */
+FLASHCUTE_API flashcuteStatus_t flashcuteGetInfo(char *json, size_t *length);
+
+/* Threads of the CPU backend; FLASHCUTE_NUM_THREADS sets the start value, otherwise the CPUs of this process. */
+FLASHCUTE_API flashcuteStatus_t flashcuteSetNumThreads(int num_threads);
+FLASHCUTE_API int flashcuteGetNumThreads(void);
+
+FLASHCUTE_API const char *flashcuteGetVersion(void);          /* "major.minor.patch" */
+FLASHCUTE_API const char *flashcuteGetLastErrorMessage(void); /* this thread's last failure; "" before any */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/* Faults on demand, so that tests can reach every status without a broken machine. Not for production: process-wide.
+ * Set before the call that should fail; FLASHCUTE_FAULT_NONE takes it back. */
+#ifndef FLASHCUTE_TESTING_H
+#define FLASHCUTE_TESTING_H
+
+#include "flashcute/flashcute.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum flashcuteFault {
+  FLASHCUTE_FAULT_NONE = 0,
+  FLASHCUTE_FAULT_OUT_OF_MEMORY = 1,     /* the next internal allocation of a call throws: INTERNAL_ERROR */
+  FLASHCUTE_FAULT_LAUNCH_FAILURE = 2,    /* a run's launch reports a failure: INTERNAL_ERROR */
+  FLASHCUTE_FAULT_OLD_GPU = 3,           /* a GPU of compute capability 7.5 stands at device id 0 */
+  FLASHCUTE_FAULT_NO_GPU = 4,            /* no GPU is found */
+  FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE = 5 /* handles and descriptors seem to be of a device type this build lacks */
+} flashcuteFault_t;
+
+FLASHCUTE_API flashcuteStatus_t flashcuteInjectFault(flashcuteFault_t fault);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -27,6 +27,12 @@ int device_count();              // 0 without a driver; opens no context
 const DeviceFacts& device_facts(int id);
 void merge(const MergeProblem&, int device_id, void* stream);
 void check_lengths(const Problem&, const Buffers&, void* stream);  // synchronises the stream
+void* allocate(int device_id, size_t bytes);
+void release(int device_id, void* memory);
+void copy_to_device(int device_id, void* device, const void* host, size_t bytes, void* stream);
+void copy_to_host(int device_id, void* host, const void* device, size_t bytes, void* stream);
+void synchronize(int device_id, void* stream);
+void stream_wait(int device_id, void* waiter, void* signaller);
 }  // namespace cuda
 
 }  // namespace flashcute

@@ -184,6 +184,18 @@ FLASHCUTE_API flashcuteStatus_t flashcuteMergeStates(
     const float *lse_a, flashcuteTensorDescriptor_t out_b_desc, const void *out_b,
     flashcuteTensorDescriptor_t lse_b_desc, const float *lse_b, void *stream);
 
+/* Memory of the handle's device for bindings and tools that have no framework at hand. None of these belongs on a hot
+ * path: they may synchronise. SUCCESS, BAD_PARAM, NULL_POINTER, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteAllocate(flashcuteHandle_t handle, void **memory, size_t bytes); /* 256-byte aligned */
+FLASHCUTE_API flashcuteStatus_t flashcuteRelease(flashcuteHandle_t handle, void *memory);
+FLASHCUTE_API flashcuteStatus_t flashcuteCopyToDevice(flashcuteHandle_t handle, void *device, const void *host,
+                                                      size_t bytes, void *stream);
+FLASHCUTE_API flashcuteStatus_t flashcuteCopyToHost(flashcuteHandle_t handle, void *host, const void *device,
+                                                    size_t bytes, void *stream);
+FLASHCUTE_API flashcuteStatus_t flashcuteSynchronize(flashcuteHandle_t handle, void *stream);
+/* Makes `waiter` wait for the work enqueued so far on `signaller`, without stopping the host. */
+FLASHCUTE_API flashcuteStatus_t flashcuteStreamWait(flashcuteHandle_t handle, void *waiter, void *signaller);
+
 /* JSON texts. *length in: the room at json (0 with NULL asks for the size), out: bytes needed, the final NUL included.
  * Too little room: BAD_PARAM and nothing written. */
 FLASHCUTE_API flashcuteStatus_t flashcuteGetPlan(flashcuteFlashAttentionDescriptor_t desc, char *json, size_t *length);

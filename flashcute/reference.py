@@ -1,0 +1,451 @@
+"""Textbook attention in NumPy: the oracle behind ``flashcute check`` and the tests.
+
+Everything here is plain NumPy, never a call into the compiled library, and follows the definition instead of an
+algorithm: the whole score matrix of a block of query rows is formed, masked, exponentiated and multiplied out.
+
+* :func:`attention` computes the result in float64 (or in float32, see below) with every option of
+  :func:`flashcute.attention`.
+* :func:`judge` decides whether a result agrees with it. The tolerance comes from the problem itself: the same textbook
+  computation with float32 inside and the output rounded to the problem's type ("plain") may be off by some amount, and
+  a result may be off by twice that, plus a small floor.
+
+>>> import numpy as np
+>>> q = np.zeros((1, 1, 3, 4)); k = np.zeros((1, 1, 7, 4)); v = np.broadcast_to(np.arange(7.0)[:, None], (1, 1, 7, 4))
+>>> attention(q, k, v, causal=True).out[0, 0, :, 0].tolist()
+[2.0, 2.5, 3.0]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+__all__ = [
+    "Result",
+    "Verdict",
+    "attention",
+    "dropout_keep",
+    "dtype_name",
+    "from_bfloat16_bits",
+    "judge",
+    "philox4x32",
+    "round_to",
+    "to_bfloat16_bits",
+    "to_float",
+]
+
+_BLOCK = 1 << 21  # scores held at once: 16 MiB in float64
+
+
+class Result(NamedTuple):
+    """What :func:`attention` computes."""
+
+    out: Array
+    """In the layout of q, with the head dim of v."""
+    lse: Array
+    """(batch, heads_q, seq_q), without a batch axis where q has none; packed (heads_q, total_q)."""
+    covered: Array | None
+    """Packed only, (total_q): False for rows of q that belong to no member. They have no result (NaN in out and lse)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of :func:`judge`. True in a boolean context when the result agrees."""
+
+    ok: bool
+    error: float
+    """max |out - reference| over the finite places."""
+    allowed: float
+    message: str
+    """One sentence: the worst position and both values."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Element types. bfloat16 is the type of that name from ml_dtypes where that package is installed; without it a caller
+# holds the 16 bits of each element in uint16 and converts here.
+
+
+def dtype_name(x: Array) -> str:
+    """The name of an array's element type: "float32", "float16", "bfloat16", ..."""
+    return str(x.dtype.name)
+
+
+def from_bfloat16_bits(bits: Array) -> npt.NDArray[np.float32]:
+    """The values of bfloat16 elements whose bits are held in a uint16 array."""
+    return (np.asarray(bits, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def to_bfloat16_bits(x: Array) -> npt.NDArray[np.uint16]:
+    """Rounds float32 values to bfloat16 (to nearest, ties to even) and returns their bits."""
+    values = np.ascontiguousarray(x, dtype=np.float32)
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)  # rounding a NaN could carry it into infinity
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+def to_float(x: Any, compute: npt.DTypeLike = np.float64) -> Array:
+    """Any float or integer array, ml_dtypes' bfloat16 included, as an array of `compute`."""
+    return np.asarray(x).astype(compute)
+
+
+def round_to(x: Array, dtype: str) -> Array:
+    """The values of x after rounding to the type called `dtype`, in x's own type."""
+    x = np.asarray(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype == "bfloat16":
+            return from_bfloat16_bits(to_bfloat16_bits(x)).astype(x.dtype)
+        if dtype in ("float16", "float32", "float64"):
+            return x.astype(dtype).astype(x.dtype)
+    raise ValueError(f"round_to(dtype): expected float64, float32, float16 or bfloat16, given {dtype!r}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dropout
+
+
+def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    """Philox4x32-10: four 32-bit words (as uint64 arrays) for each counter; counter words broadcast together."""
+    low = np.uint64(0xFFFFFFFF)
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
+    k0, k1 = key
+    for _ in range(10):
+        p0 = c0 * np.uint64(0xD2511F53)
+        p1 = c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0),
+            p1 & low,
+            (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1),
+            p0 & low,
+        )
+        k0 = (k0 + 0x9E3779B9) & 0xFFFFFFFF
+        k1 = (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def dropout_keep(p: float, seed: int, offset: int, head: Any, row: Any, key: Any) -> Array:
+    """True where the element (batch * heads_q + head, row, key) survives. The three indices broadcast together.
+
+    The element's word is lane ``key % 4`` of the block with counter (key // 4, row, head, offset); the high half of a
+    64-bit offset is folded into the key.
+    """
+    key = np.asarray(key, dtype=np.uint64)
+    hi = ((seed >> 32) ^ (offset >> 32)) & 0xFFFFFFFF
+    lanes = philox4x32((key >> np.uint64(2), row, head, offset & 0xFFFFFFFF), (seed & 0xFFFFFFFF, hi))
+    word = np.choose((key & np.uint64(3)).astype(np.intp), lanes)
+    return np.asarray(word >= np.uint64(math.ceil(float(np.float32(p)) * 2.0**32)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One batch entry
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One batch entry. The options hold the whole batch's tensors; `index` says which entry this is."""
+
+    index: int
+    heads: int  # of q
+    d: int  # the alignment's offset
+    left: int
+    right: int
+    scale: float
+    softcap: float
+    key_mask: Array | None  # (seq_k)
+    dense_mask: Array | None  # (heads, seq_q, seq_k)
+    bias: Array | None  # (heads, seq_q, seq_k)
+    slopes: Array | None  # (heads)
+    sinks: Array | None  # (heads)
+    dropout_p: float
+    seed: int
+    offset: int
+
+
+def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: _Member) -> tuple[Array, Array]:
+    """out (heads, rows, head_dim_v) and lse (heads, rows) of some query rows; k and v already one per query head."""
+    compute = q.dtype.type
+    i = rows[:, None]
+    j = np.arange(k.shape[1])[None, :]
+
+    score = np.matmul(q, np.swapaxes(k, 1, 2)) * compute(m.scale)
+    if m.softcap > 0:
+        score = compute(m.softcap) * np.tanh(score / compute(m.softcap))
+    if m.bias is not None:
+        score = score + m.bias[heads][:, rows].astype(compute)
+    if m.slopes is not None:
+        score = score - m.slopes[heads, None, None].astype(compute) * np.abs(i + m.d - j).astype(compute)
+
+    visible = np.broadcast_to(np.ones((), dtype=bool), score.shape).copy()
+    if m.left >= 0:
+        visible &= j >= i + m.d - m.left
+    if m.right >= 0:
+        visible &= j <= i + m.d + m.right
+    if m.key_mask is not None:
+        visible &= m.key_mask[None, None, :] != 0
+    if m.dense_mask is not None:
+        visible &= m.dense_mask[heads][:, rows] != 0
+    visible &= score != -np.inf
+    score = np.where(visible, score, -np.inf)
+
+    top = np.max(score, axis=-1, initial=-np.inf)
+    if m.sinks is not None:
+        top = np.maximum(top, m.sinks[heads, None].astype(compute))
+    base = np.where(top == -np.inf, compute(0), top)
+    weight = np.exp(score - base[..., None])
+    total = weight.sum(axis=-1)
+    if m.sinks is not None:
+        total = total + np.exp(m.sinks[heads, None].astype(compute) - base)
+    lse = np.where(total == 0, -np.inf, base + np.log(total))
+    weight = weight / np.where(total == 0, compute(1), total)[..., None]
+    weight = np.where(visible, weight, compute(0))
+
+    if m.dropout_p > 0:
+        head = m.index * m.heads + np.arange(m.heads)[heads][:, None, None]
+        keep = dropout_keep(m.dropout_p, m.seed, m.offset, head, i[None], j[None])
+        weight = np.where(keep, weight / compute(1 - float(np.float32(m.dropout_p))), compute(0))
+
+    # A value that is not finite reaches the rows that see it and no other: 0 * NaN must not happen.
+    finite = np.isfinite(v)
+    out = np.matmul(weight, np.where(finite, v, compute(0)))
+    for h, key in zip(*np.nonzero(~finite.all(axis=-1)), strict=True):
+        seen = visible[h, :, key]
+        bad = np.where(finite[h, key], compute(0), v[h, key])
+        out[h, seen] += weight[h, seen, key][:, None] * bad[None, :]
+    return out, lse
+
+
+def _member(q: Array, k: Array, v: Array, rows: Array, m: _Member) -> tuple[Array, Array]:
+    """q (heads_q, seq_q, D), k (heads_k, seq_k, D), v (heads_k, seq_k, Dv), a block of rows and heads at a time."""
+    group = q.shape[0] // k.shape[0]
+    out = np.zeros((q.shape[0], len(rows), v.shape[2]), dtype=q.dtype)
+    lse = np.full((q.shape[0], len(rows)), -np.inf, dtype=q.dtype)
+    per_head = max(1, k.shape[1]) * max(1, len(rows))
+    head_step = max(1, min(q.shape[0], _BLOCK // per_head))
+    row_step = max(1, min(len(rows), _BLOCK // max(1, k.shape[1])))
+    for h in range(0, q.shape[0], head_step):
+        heads = slice(h, min(h + head_step, q.shape[0]))
+        of = np.arange(heads.start, heads.stop) // group
+        for r in range(0, len(rows), row_step):
+            block = rows[r : r + row_step]
+            with np.errstate(all="ignore"):
+                out[heads, r : r + row_step], lse[heads, r : r + row_step] = _rows_of_member(
+                    q[heads][:, block], k[of], v[of], block, heads, m
+                )
+    return out, lse
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The whole call
+
+
+def _bounds(cu_seqlens: Array, total: int) -> list[tuple[int, int]]:
+    """Start and end of each member, clamped as the library clamps lengths that it cannot trust."""
+    cu = np.clip(np.asarray(cu_seqlens, dtype=np.int64), 0, total)
+    return [(int(cu[b]), max(int(cu[b]), int(cu[b + 1]))) for b in range(len(cu) - 1)]
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    alignment: str = "bottom_right",
+    window: tuple[int, int] = (-1, -1),
+    mask: Any = None,
+    bias: Any = None,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Any = None,
+    layout: str | None = None,
+    compute: npt.DTypeLike = np.float64,
+    rows: Any = None,
+) -> Result:
+    """Attention by its definition, with the options of :func:`flashcute.attention`, for NumPy arrays.
+
+    compute: float64, or float32 for what a straightforward implementation would get.
+    rows: only these query positions (not for packed input); out and lse then hold these rows, in this order.
+    max_seqlen_q and max_seqlen_k are accepted and not needed.
+    """
+    compute = np.dtype(compute)
+    packed = cu_seqlens_q is not None
+    layout = layout or ("hsd" if packed else "bhsd")
+    q, k, v = (to_float(x, compute) for x in (q, k, v))
+    if layout in ("bshd", "shd"):
+        q, k, v = (np.swapaxes(x, -3, -2) for x in (q, k, v))
+    single = not packed and q.ndim == 3
+    if not packed:
+        q, k, v = (x[None] if x.ndim == 3 else x for x in (q, k, v))
+
+    heads, depth = q.shape[-3], q.shape[-1]
+    if packed:
+        members_q, members_k = _bounds(cu_seqlens_q, q.shape[1]), _bounds(cu_seqlens_k, k.shape[1])
+    else:
+        members_q = [(0, q.shape[2])] * q.shape[0]
+        members_k = [(0, k.shape[2])] * k.shape[0]
+    batch = len(members_q)
+    mask = None if mask is None else np.asarray(mask)
+    if mask is not None and mask.ndim <= 2 and not packed:
+        mask = np.broadcast_to(mask, (batch, k.shape[2]))
+    if mask is not None and mask.ndim == 4:
+        mask = np.broadcast_to(mask, (batch, heads, q.shape[2], k.shape[2]))
+    if bias is not None:
+        bias = np.broadcast_to(to_float(bias, np.float64), (batch, heads, q.shape[2], k.shape[2]))
+    slopes = None if alibi_slopes is None else np.broadcast_to(to_float(alibi_slopes), (batch, heads))
+
+    shared = _Member(
+        index=0,
+        heads=heads,
+        d=0,
+        left=window[0],
+        right=0 if causal else window[1],
+        scale=float(np.float32(scale)) if scale is not None else 1.0 / math.sqrt(max(1, depth)),
+        softcap=float(np.float32(softcap)),
+        key_mask=None,
+        dense_mask=None,
+        bias=None,
+        slopes=None,
+        sinks=None if sinks is None else to_float(sinks),
+        dropout_p=dropout_p,
+        seed=0 if seed is None else seed,
+        offset=offset,
+    )
+    outs, lses = [], []
+    covered = np.zeros(q.shape[1], dtype=bool) if packed else None
+    packed_out = np.full((heads, q.shape[1], v.shape[-1]), np.nan, dtype=compute) if packed else None
+    packed_lse = np.full((heads, q.shape[1]), np.nan, dtype=compute) if packed else None
+    for b in range(batch):
+        (q_start, q_end), (k_start, k_end) = members_q[b], members_k[b]
+        if seqused_k is not None:
+            k_end = k_start + min(max(int(np.asarray(seqused_k)[b]), 0), k_end - k_start)
+        used = slice(k_start, k_end)
+        if packed:
+            qb, kb, vb = q[:, q_start:q_end], k[:, used], v[:, used]
+        else:
+            qb, kb, vb = q[b], k[b, :, used], v[b, :, used]
+        key_mask = dense_mask = None
+        if mask is not None and mask.ndim == 4:
+            dense_mask = mask[b][..., used]
+        elif mask is not None:
+            key_mask = mask[used] if packed else mask[b, used]
+        member = replace(
+            shared,
+            index=b,
+            d=(k_end - k_start) - (q_end - q_start) if alignment == "bottom_right" else 0,
+            key_mask=key_mask,
+            dense_mask=dense_mask,
+            bias=None if bias is None else bias[b][..., used],
+            slopes=None if slopes is None else slopes[b],
+        )
+        positions = np.arange(q_end - q_start) if rows is None else np.asarray(rows, dtype=np.int64)
+        out_b, lse_b = _member(qb, kb, vb, positions, member)
+        if packed_out is not None and packed_lse is not None and covered is not None:
+            packed_out[:, q_start:q_end], packed_lse[:, q_start:q_end] = out_b, lse_b
+            covered[q_start:q_end] = True
+        else:
+            outs.append(out_b)
+            lses.append(lse_b)
+    if packed_out is not None and packed_lse is not None:
+        out, lse = packed_out, packed_lse
+    else:
+        count = q.shape[2] if rows is None else len(rows)
+        out = np.stack(outs) if outs else np.zeros((0, heads, count, v.shape[-1]), dtype=compute)
+        lse = np.stack(lses) if lses else np.zeros((0, heads, count), dtype=compute)
+    if single:
+        out, lse = out[0], lse[0]
+    if layout in ("bshd", "shd"):
+        out = np.swapaxes(out, -3, -2)
+    return Result(out, lse, covered)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Agreement
+
+
+def _kind(x: Array) -> Array:
+    """0 finite, 1 NaN, 2 +inf, 3 -inf."""
+    return np.where(np.isnan(x), 1, np.where(x == np.inf, 2, np.where(x == -np.inf, 3, 0)))
+
+
+def _specials(name: str, got: Array, want: Array) -> str:
+    """Empty, or a sentence about the first place where one of the two is finite, NaN or infinite and the other not."""
+    wrong = _kind(got) != _kind(want)
+    if not wrong.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(wrong)[0])
+    count = int(wrong.sum())
+    return f"{name}{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g} ({count} of {wrong.size} places differ in kind)"
+
+
+def judge(out: Any, lse: Any, q: Any, k: Any, v: Any, *, dtype: str | None = None, **options: Any) -> Verdict:
+    """Does a result agree with float64?
+
+    max |out - reference| <= 2 max |plain - reference| + a, a = 1e-5 for float32 and 1e-3 max |v| for the others;
+    |lse - reference| <= 1e-3 + 1e-5 |reference|; NaN and infinities in the same places.
+
+    out, lse: what was computed (lse may be None); q, k, v: its inputs, as NumPy arrays. dtype: the problem's type where
+    the arrays do not tell it (bfloat16 held as float32 values). options: those of :func:`attention`.
+    """
+    dtype = dtype or dtype_name(np.asarray(q))
+    reference = attention(q, k, v, **options)
+    plain = round_to(attention(q, k, v, **{**options, "compute": np.float32}).out, dtype).astype(np.float64)
+    got, want = to_float(out), reference.out
+    if got.shape != want.shape:
+        return Verdict(False, math.inf, 0.0, f"out: expected shape {want.shape}, given {got.shape}")
+    if reference.covered is not None:
+        keep = reference.covered
+        axis = 0 if options.get("layout") == "shd" else 1
+        got, want, plain = (np.compress(keep, x, axis=axis) for x in (got, want, plain))
+
+    values = np.abs(to_float(v))
+    values = values[np.isfinite(values)]
+    floor = 1e-5 if dtype == "float32" else 1e-3 * float(values.max(initial=0.0))
+    finite = np.isfinite(want) & np.isfinite(got)
+    with np.errstate(invalid="ignore"):
+        slack = np.abs(plain - want)
+        error = np.where(finite, np.abs(got - want), 0.0)
+    allowed = 2 * float(slack[np.isfinite(slack)].max(initial=0.0)) + floor
+    worst = float(error.max(initial=0.0))
+
+    message = _specials("out", got, want)
+    if not message and worst > allowed:
+        at = tuple(int(n) for n in np.unravel_index(int(error.argmax()), error.shape))
+        message = f"out{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g}, off by {worst:.3g} where {allowed:.3g} is allowed"
+    if not message and lse is not None:
+        message = _judge_lse(to_float(lse), reference)
+    return Verdict(not message, worst, allowed, message or f"largest error {worst:.3g}, {allowed:.3g} allowed")
+
+
+def _judge_lse(got: Array, reference: Result) -> str:
+    want = reference.lse
+    if got.shape != want.shape:
+        return f"lse: expected shape {want.shape}, given {got.shape}"
+    if reference.covered is not None:
+        got, want = got[:, reference.covered], want[:, reference.covered]
+    message = _specials("lse", got, want)
+    if message:
+        return message
+    with np.errstate(invalid="ignore"):
+        excess = np.where(np.isfinite(want), np.abs(got - want) - (1e-3 + 1e-5 * np.abs(want)), -1.0)
+    if excess.size == 0 or float(excess.max()) <= 0:
+        return ""
+    at = tuple(int(n) for n in np.unravel_index(int(excess.argmax()), excess.shape))
+    return f"lse{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g}"

@@ -207,7 +207,8 @@ FLASHCUTE_API flashcuteStatus_t flashcuteSetNumThreads(int num_threads);
 FLASHCUTE_API int flashcuteGetNumThreads(void);
 
 FLASHCUTE_API const char *flashcuteGetVersion(void);          /* "major.minor.patch" */
-FLASHCUTE_API const char *flashcuteGetLastErrorMessage(void); /* this thread's last failure; "" before any */
+/* This thread's last failure, "" before any; the text lives until the thread's next failing call. */
+FLASHCUTE_API const char *flashcuteGetLastErrorMessage(void);
 
 #ifdef __cplusplus
 }

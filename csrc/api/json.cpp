@@ -1,0 +1,78 @@
+#include "api/json.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace flashcute {
+
+void JsonWriter::quote(const std::string& value) {
+  text_ += '"';
+  for (const char c : value) {
+    if (c == '"' || c == '\\') {
+      text_ += '\\';
+      text_ += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
+      text_ += escape;
+    } else {
+      text_ += c;
+    }
+  }
+  text_ += '"';
+}
+
+void JsonWriter::prefix(const char* key) {
+  if (!first_) text_ += ", ";
+  first_ = false;
+  if (key != nullptr) {
+    quote(key);
+    text_ += ": ";
+  }
+}
+
+JsonWriter& JsonWriter::open(const char* key, char bracket) {
+  prefix(key);
+  text_ += bracket;
+  first_ = true;
+  return *this;
+}
+
+JsonWriter& JsonWriter::close(char bracket) {
+  text_ += bracket;
+  first_ = false;
+  return *this;
+}
+
+JsonWriter& JsonWriter::add(const char* key, const std::string& value) {
+  prefix(key);
+  quote(value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::add(const char* key, int64_t value) {
+  prefix(key);
+  text_ += std::to_string(value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::add(const char* key, bool value) {
+  prefix(key);
+  text_ += value ? "true" : "false";
+  return *this;
+}
+
+JsonWriter& JsonWriter::add(const char* key, double value) {
+  if (!std::isfinite(value)) {
+    prefix(key);
+    text_ += "null";
+    return *this;
+  }
+  char buffer[40];
+  std::snprintf(buffer, sizeof buffer, "%.9g", value);
+  prefix(key);
+  text_ += buffer;
+  return *this;
+}
+
+}  // namespace flashcute

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "api/check.h"
+#include "api/validate.h"
+
+namespace flashcute {
+namespace {
+
+constexpr size_t kLargestStruct = 4096;  // a struct_size above this is no size at all
+
+// Copies what both sides know of a size-prefixed struct over its defaults.
+template <typename T>
+T read_sized(const T* given, T defaults, const char* name) {
+  if (given == nullptr) return defaults;
+  size_t size = 0;
+  std::memcpy(&size, given, sizeof size);
+  if (size == sizeof(T)) return *given;
+  const std::string argument = std::string(name) + "->struct_size";
+  if (size <= sizeof size || size > kLargestStruct || size % alignof(T) != 0) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, argument, "the struct's size, " + std::to_string(sizeof(T)) + " in this version",
+         std::to_string(size));
+  }
+  const unsigned char* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(T); i < size; ++i) {
+    if (bytes[i] != 0) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, argument,
+           "zero in the fields that this version (" + std::to_string(sizeof(T)) + " bytes) does not know",
+           "byte " + std::to_string(i) + " of " + std::to_string(size) + " set by a newer caller");
+    }
+  }
+  std::memcpy(static_cast<void*>(&defaults), given, std::min(size, sizeof(T)));
+  defaults.struct_size = sizeof(T);
+  return defaults;
+}
+
+void bad_option(const char* name, const std::string& expected, const std::string& given) {
+  fail(FLASHCUTE_STATUS_BAD_PARAM, std::string("options->") + name, expected, given);
+}
+
+void require_flag(const char* name, int32_t value) {
+  if (value != 0 && value != 1) bad_option(name, "0 or 1", text(static_cast<int64_t>(value)));
+}
+
+void require_window(const char* name, int64_t value) {
+  if (value < Band::kUnbounded) bad_option(name, "-1 (unbounded) or a number of keys", text(value));
+}
+
+float scale_of(const flashcuteAttentionOptions_t& options, int64_t head_dim) {
+  require_flag("has_scale", options.has_scale);
+  if (options.has_scale == 0) {
+    if (options.scale != 0.0f) bad_option("scale", "0 where has_scale is 0", text(double{options.scale}));
+    return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  }
+  if (!std::isfinite(options.scale)) bad_option("scale", "a finite number", text(double{options.scale}));
+  return options.scale;
+}
+
+void validate_backend(int32_t backend, DeviceType device) {
+  if (backend < FLASHCUTE_BACKEND_AUTO || backend > FLASHCUTE_BACKEND_SM90) {
+    bad_option("backend", "one of FLASHCUTE_BACKEND_*", text(static_cast<int64_t>(backend)));
+  }
+  if (device == DeviceType::kNvidia && backend == FLASHCUTE_BACKEND_CPU) {
+    bad_option("backend", "AUTO, CUDA, SM80 or SM90 for an NVIDIA handle (nothing moves between devices)", "CPU");
+  }
+  if (device == DeviceType::kCpu && backend > FLASHCUTE_BACKEND_CPU) {
+    const char* names[] = {"CUDA", "SM80", "SM90"};
+    bad_option("backend", "AUTO or CPU for a CPU handle (nothing moves between devices)",
+               names[backend - FLASHCUTE_BACKEND_CUDA]);
+  }
+}
+
+void validate_min_alignment(uint32_t alignment, DType dtype) {
+  const uint32_t element = static_cast<uint32_t>(size_of(dtype));
+  const bool power_of_two = alignment != 0 && (alignment & (alignment - 1)) == 0;
+  if (power_of_two && alignment >= element) return;
+  bad_option("min_alignment",
+             "a power of two of at least " + std::to_string(element) + " bytes, the size of " + name_of(dtype),
+             std::to_string(alignment));
+}
+
+}  // namespace
+
+flashcuteAttentionOptions_t read_options(const flashcuteAttentionOptions_t* options) {
+  return read_sized<flashcuteAttentionOptions_t>(options, FLASHCUTE_ATTENTION_OPTIONS_INIT, "options");
+}
+
+flashcuteAttentionBuffers_t read_buffers(const flashcuteAttentionBuffers_t* buffers) {
+  return read_sized<flashcuteAttentionBuffers_t>(buffers, FLASHCUTE_ATTENTION_BUFFERS_INIT, "buffers");
+}
+
+void validate_options(const flashcuteAttentionOptions_t& options, DeviceType device, Problem& problem) {
+  problem.scale = scale_of(options, problem.head_dim);
+
+  require_flag("causal", options.causal);
+  require_flag("checked", options.checked);
+  problem.checked = options.checked == 1;
+  if (options.alignment != FLASHCUTE_ALIGNMENT_BOTTOM_RIGHT && options.alignment != FLASHCUTE_ALIGNMENT_TOP_LEFT) {
+    bad_option("alignment", "FLASHCUTE_ALIGNMENT_BOTTOM_RIGHT (0) or FLASHCUTE_ALIGNMENT_TOP_LEFT (1)",
+               text(static_cast<int64_t>(options.alignment)));
+  }
+  problem.band.alignment = static_cast<Alignment>(options.alignment);
+  require_window("window_left", options.window_left);
+  require_window("window_right", options.window_right);
+  problem.band.left = options.window_left;
+  problem.band.right = options.causal == 1 ? 0 : options.window_right;
+
+  if (!std::isfinite(options.softcap) || options.softcap < 0.0f) {
+    bad_option("softcap", "0 (off) or a positive finite number", text(double{options.softcap}));
+  }
+  problem.softcap = options.softcap;
+  if (!(options.dropout_p >= 0.0f && options.dropout_p < 1.0f)) {
+    bad_option("dropout_p", "a number in [0, 1)", text(double{options.dropout_p}));
+  }
+  problem.dropout.p = options.dropout_p;
+
+  const bool packed = options.cu_seqlens_q != nullptr;
+  const struct {
+    const char* name;
+    int64_t value;
+  } bounds[] = {{"max_seqlen_q", options.max_seqlen_q}, {"max_seqlen_k", options.max_seqlen_k}};
+  for (const auto& bound : bounds) {
+    if (bound.value < 0) bad_option(bound.name, "0 (bounded by the total) or a length", text(bound.value));
+    if (bound.value != 0 && !packed) bad_option(bound.name, "0 without cu_seqlens", text(bound.value));
+  }
+  problem.lengths.total_q = problem.batch * problem.seq_q;
+  problem.lengths.total_k = problem.batch * problem.seq_k;
+  if (packed) {
+    if (options.max_seqlen_q != 0) problem.seq_q = std::min(problem.seq_q, options.max_seqlen_q);
+    if (options.max_seqlen_k != 0) problem.seq_k = std::min(problem.seq_k, options.max_seqlen_k);
+  }
+
+  validate_min_alignment(options.min_alignment, problem.dtype);
+  problem.min_alignment = options.min_alignment;
+  validate_backend(options.backend, device);
+  problem.backend = static_cast<flashcuteBackend_t>(options.backend);
+}
+
+}  // namespace flashcute

@@ -1,0 +1,19 @@
+// Facts of devices: what the backends report, with the faults of flashcute/testing.h laid over it.
+#pragma once
+
+#include "core/kernel.h"
+
+namespace flashcute {
+
+constexpr int kOldestCapability = 80;  // the sm80 family is the oldest there is
+
+// Throws DEVICE_NOT_FOUND or DEVICE_TYPE_NOT_SUPPORTED.
+DeviceFacts device_facts(DeviceType type, int id);
+
+// The facts of a handle made earlier, which a fault may have changed since.
+DeviceFacts refreshed(const DeviceFacts& facts);
+
+// Throws DEVICE_ARCHITECTURE_NOT_SUPPORTED for a GPU that no kernel family can run on.
+void require_supported(const DeviceFacts& facts);
+
+}  // namespace flashcute

@@ -1,0 +1,46 @@
+#include "dispatch/heuristics.h"
+
+namespace flashcute {
+namespace {
+
+bool better(const KernelInfo& a, const KernelInfo& b) {
+  if (a.head_dim != b.head_dim) return a.head_dim < b.head_dim;
+  return a.min_capability > b.min_capability;
+}
+
+}  // namespace
+
+const KernelInfo* choose(const std::vector<Candidate>& candidates) {
+  const KernelInfo* best = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.refusal.empty()) continue;
+    if (best == nullptr || better(*candidate.kernel, *best)) best = candidate.kernel;
+  }
+  return best;
+}
+
+std::string passed_over(const KernelInfo& other, const KernelInfo& chosen) {
+  if (other.head_dim > chosen.head_dim) {
+    return "could do it, but the bucket head_dim " + std::to_string(chosen.head_dim) + " fits closer";
+  }
+  if (other.min_capability < chosen.min_capability) {
+    return std::string("could do it, but the ") + name_of(chosen.family) + " family is newer";
+  }
+  return std::string("could do it, but ") + chosen.name + " is listed first";
+}
+
+Plan make_plan(const Problem& problem, const DeviceFacts& facts) {
+  const std::vector<Candidate> list = candidates(problem, facts);
+  const KernelInfo* kernel = choose(list);
+  if (kernel == nullptr) throw_not_implemented(list, problem);
+  Plan plan;
+  plan.kernel = kernel;
+  plan.block_m = kernel->block_m;
+  plan.block_n = kernel->block_n;
+  plan.threads = kernel->threads;
+  plan.shared_memory = kernel->shared_memory;
+  if (!nothing_to_compute(problem)) kernel->plan(*kernel, problem, facts, plan);
+  return plan;
+}
+
+}  // namespace flashcute

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <limits>
 
 namespace flashcute {
 namespace {
@@ -71,12 +72,13 @@ void require_contiguous_last_axis(const char* name, const TensorView& tensor) {
 
 void require_no_overlap(const char* name, const TensorView& tensor) {
   if (tensor.numel == 0) return;
-  std::array<std::pair<int64_t, int64_t>, kMaxDims> axes;  // stride, length
+  std::array<std::pair<int64_t, int64_t>, kMaxDims> axes;  // stride, length; the unused ones sort last
+  axes.fill({std::numeric_limits<int64_t>::max(), 1});
   int count = 0;
   for (int axis = 0; axis < tensor.ndim; ++axis) {
     if (tensor.shape[axis] > 1) axes[count++] = {tensor.strides[axis], tensor.shape[axis]};
   }
-  std::sort(axes.begin(), axes.begin() + count);
+  std::sort(axes.begin(), axes.end());
   int64_t reach = 0;  // the farthest element of the axes seen so far
   for (int i = 0; i < count; ++i) {
     if (axes[i].first <= reach) {

@@ -1,0 +1,263 @@
+// The flow of one unit: for each tile of keys pack keys and values once, then for a few strips of query rows at a time
+// scores = q k, softmax, out += weights v.
+#pragma once
+
+#include <math.h>
+
+#include "cpu/gemm.h"
+#include "cpu/scratch.h"
+#include "cpu/softmax.h"
+#include "cpu/tile.h"
+
+namespace flashcute::cpu {
+
+template <class K>
+class TileLoop {
+  using Simd = typename K::Simd;
+  using Vec = typename K::Vec;
+  using Element = typename K::Element;
+  static constexpr int kLanes = K::kLanes;
+  static constexpr int kStrip = K::kStrip;
+  static constexpr int kHeld = Scratch<K>::kStrips * kStrip;
+
+ public:
+  static TileKernel kernel() { return {kStrip, K::kBlockN, scratch_bytes, attend}; }
+
+ private:
+  static size_t scratch_bytes(int64_t rows, int64_t head_dim, int64_t head_dim_v) {
+    Scratch<K> scratch;
+    return Scratch<K>::carve(scratch, nullptr, rows, head_dim, head_dim_v);
+  }
+
+  static void attend(const Job& job, const Unit& unit, void* memory) {
+    TileLoop loop(job, unit, static_cast<char*>(memory));
+    loop.start_rows();
+    const int64_t begin = loop.scratch_.lo[0] / K::kBlockN * K::kBlockN;
+    const int64_t end = loop.scratch_.hi[unit.rows - 1];
+    for (int64_t j0 = begin; j0 < end; j0 += K::kBlockN) {
+      const int64_t n = unit.len_k - j0 < K::kBlockN ? unit.len_k - j0 : K::kBlockN;
+      if (loop.start_tile(j0, static_cast<int>(n))) loop.visit_rows();
+    }
+    loop.finish_rows();
+  }
+
+  TileLoop(const Job& job, const Unit& unit, char* memory) : job_(job), unit_(unit) {
+    Scratch<K>::carve(scratch_, memory, job.max_rows, job.head_dim, job.head_dim_v);
+  }
+
+  // Packs the queries, empties the sums and finds each row's band.
+  void start_rows() {
+    const int64_t padded = Scratch<K>::round_up(unit_.rows, kStrip);
+    const int64_t diagonal = job_.top_left ? 0 : unit_.len_k - unit_.len_q;
+    const int64_t far = unit_.len_k + unit_.len_q;  // bounds beyond this see everything
+    const int64_t left = job_.left < far ? job_.left : far;
+    const int64_t right = job_.right < far ? job_.right : far;
+    int64_t i = unit_.first_row / job_.group, g = unit_.first_row % job_.group;
+    const Element* q = static_cast<const Element*>(unit_.q);
+    for (int64_t r = 0; r < unit_.rows; ++r) {
+      K::pack_queries_row(q + g * job_.q_head + i * job_.q_row, job_.head_dim, job_.score_factor,
+                          scratch_.q + r * scratch_.q_stride);
+      int64_t lo = job_.left_bounded ? i + diagonal - left : 0;
+      int64_t hi = job_.right_bounded ? i + diagonal + right + 1 : unit_.len_k;
+      lo = lo < 0 ? 0 : lo > unit_.len_k ? unit_.len_k : lo;
+      hi = hi < 0 ? 0 : hi > unit_.len_k ? unit_.len_k : hi;
+      scratch_.lo[r] = lo;
+      scratch_.hi[r] = hi;
+      if (++g == job_.group) g = 0, ++i;
+    }
+    memset(scratch_.q + unit_.rows * scratch_.q_stride, 0,
+           static_cast<size_t>((padded - unit_.rows) * scratch_.q_stride) * sizeof(float));
+    memset(scratch_.o, 0, static_cast<size_t>(padded * scratch_.o_stride) * sizeof(float));
+    memset(scratch_.l, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
+    for (int64_t r = 0; r < padded; ++r) scratch_.m[r] = -__builtin_inff();
+  }
+
+  template <class T>
+  void read_key_mask(int64_t j0, int n, int& visible) {
+    const T* mask = static_cast<const T*>(unit_.key_mask) + j0 * job_.key_mask_key;
+    for (int j = 0; j < n; ++j) {
+      const bool takes_part = mask[j * job_.key_mask_key] != 0;
+      scratch_.hidden[j] = !takes_part;
+      visible += takes_part;
+    }
+  }
+
+  // Packs keys and values; false where the key mask hides the whole tile.
+  bool start_tile(int64_t j0, int n) {
+    tile_.j0 = j0;
+    tile_.n = n;
+    tile_.some_hidden = false;
+    if (unit_.key_mask) {
+      int visible = 0;
+      switch (job_.key_mask_width) {
+        case 1: read_key_mask<uint8_t>(j0, n, visible); break;
+        case 2: read_key_mask<uint16_t>(j0, n, visible); break;
+        case 4: read_key_mask<uint32_t>(j0, n, visible); break;
+        default: read_key_mask<uint64_t>(j0, n, visible); break;
+      }
+      if (visible == 0) return false;
+      tile_.some_hidden = visible < n;
+      if (tile_.some_hidden) {
+        for (int j = 0; j < n; ++j) scratch_.key_addend[j] = 0;
+        Scores<K>::hide_keys(scratch_.hidden, n, scratch_.key_addend);
+      }
+    }
+    const bool* hidden = tile_.some_hidden ? scratch_.hidden : nullptr;
+    K::pack_keys(static_cast<const Element*>(unit_.k) + j0 * job_.k_row, job_.k_row, n, job_.head_dim, hidden,
+                 scratch_.k);
+    tile_.values_finite = K::pack_values(static_cast<const Element*>(unit_.v) + j0 * job_.v_row, job_.v_row, n,
+                                         job_.head_dim_v, hidden, scratch_.v);
+    return true;
+  }
+
+  FC_INLINE Range clip(int64_t lo, int64_t hi, const KeyTile& tile) {
+    const int64_t a = lo - tile.j0, b = hi - tile.j0;
+    return {static_cast<int>(a < 0 ? 0 : a > tile.n ? tile.n : a), static_cast<int>(b < 0 ? 0 : b > tile.n ? tile.n : b)};
+  }
+
+  // All rows of the unit against the packed tile, kStrips strips at a time.
+  void visit_rows() {
+    Range rows[kHeld], strips[Scratch<K>::kStrips];
+    for (int64_t r0 = 0; r0 < unit_.rows; r0 += kHeld) {
+      const int count = static_cast<int>(unit_.rows - r0 < kHeld ? unit_.rows - r0 : kHeld);
+      const int strip_count = (count + kStrip - 1) / kStrip;
+      bool any = false;
+      for (int t = 0; t < strip_count; ++t) {
+        Range all;
+        for (int r = t * kStrip; r < count && r < (t + 1) * kStrip; ++r) {
+          rows[r] = clip(scratch_.lo[r0 + r], scratch_.hi[r0 + r], tile_);
+          if (rows[r].empty()) continue;
+          if (all.empty()) all = rows[r];
+          if (rows[r].lo < all.lo) all.lo = rows[r].lo;
+          if (rows[r].hi > all.hi) all.hi = rows[r].hi;
+        }
+        strips[t] = all;
+        any = any || !all.empty();
+      }
+      if (!any) continue;
+      compute_scores(r0, count, strip_count, strips);
+      for (int t = 0; t < strip_count; ++t) {
+        if (strips[t].empty()) continue;
+        const int r = t * kStrip;
+        Softmax<K>::strip(job_, unit_, scratch_, tile_, r0 + r, rows_of(t, count), rows + r, strips[t],
+                          scratch_.s + r * Scratch<K>::kScoreStride, scratch_.correction + r,
+                          scratch_.seen + r * Scratch<K>::kBlocks);
+      }
+      if (tile_.values_finite) {
+        add_outputs(r0, count, strip_count, strips);
+      } else {
+        add_outputs_with_care(r0, count, strips);
+      }
+    }
+  }
+
+  FC_INLINE int rows_of(int strip, int count) { return count - strip * kStrip < kStrip ? count - strip * kStrip : kStrip; }
+
+  // Panel by panel, so that a panel of keys stays in the L1 cache for all strips.
+  void compute_scores(int64_t r0, int count, int strip_count, const Range* strips) {
+    const int64_t depth = scratch_.q_stride;
+    for (int panel = 0; panel < tile_.n; panel += K::kPanel) {
+      for (int t = 0; t < strip_count; ++t) {
+        if (strips[t].empty()) continue;
+        const int lo = Softmax<K>::step_down(strips[t].lo), hi = Softmax<K>::step_up(strips[t].hi);
+        const int begin = lo > panel ? lo : panel;
+        const int end = hi < panel + K::kPanel ? hi : panel + K::kPanel;
+        if (begin >= end) continue;
+        const int r = t * kStrip;
+        Gemm<K>::scores(rows_of(t, count), (end - begin) / kLanes, scratch_.q + (r0 + r) * depth, depth,
+                        scratch_.k + panel * depth + (begin - panel), depth,
+                        scratch_.s + r * Scratch<K>::kScoreStride + begin, Scratch<K>::kScoreStride);
+      }
+    }
+  }
+
+  void add_outputs(int64_t r0, int count, int strip_count, const Range* strips) {
+    const int64_t width = scratch_.o_stride;
+    for (int64_t c = 0; c < width; c += K::kPanel) {
+      const int vecs = static_cast<int>((width - c < K::kPanel ? width - c : K::kPanel) / kLanes);
+      const float* panel = scratch_.v + c * (K::kBlockN / K::kPair);
+      for (int t = 0; t < strip_count; ++t) {
+        if (strips[t].empty()) continue;
+        const int r = t * kStrip;
+        const int begin = strips[t].lo / K::kPair, end = (strips[t].hi + K::kPair - 1) / K::kPair;
+        Gemm<K>::outputs(rows_of(t, count), vecs, scratch_.correction + r,
+                         scratch_.s + r * Scratch<K>::kScoreStride + begin, Scratch<K>::kScoreStride,
+                         panel + begin * K::kPanel, end - begin, scratch_.o + (r0 + r) * width + c, width);
+      }
+    }
+  }
+
+  // Key by key, leaving out those a row does not see: their values may be NaN or infinite.
+  void add_outputs_with_care(int64_t r0, int count, const Range* strips) {
+    for (int r = 0; r < count; ++r) {
+      const Range range = strips[r / kStrip];
+      if (range.empty()) continue;
+      const float* weights = scratch_.s + r * Scratch<K>::kScoreStride;
+      const uint32_t* seen = scratch_.seen + r * Scratch<K>::kBlocks;
+      const Vec correction = Simd::set1(scratch_.correction[r]);
+      float* out = scratch_.o + (r0 + r) * scratch_.o_stride;
+      for (int64_t c = 0; c < scratch_.o_stride; c += kLanes) {
+        const float* panel = scratch_.v + c / K::kPanel * K::kPanel * (K::kBlockN / K::kPair);
+        Vec acc = Simd::mul(Simd::load(out + c), correction);
+        for (int j = range.lo; j < range.hi; ++j) {
+          if (!(seen[j / kLanes] >> (j % kLanes) & 1u)) continue;
+          const Vec value = K::value(panel, j, static_cast<int>(c % K::kPanel));
+          acc = Simd::fma(Simd::set1(K::weight(weights, j)), value, acc);
+        }
+        Simd::store(out + c, acc);
+      }
+    }
+  }
+
+  float sink_of(int64_t head) const {
+    const int64_t at = head * job_.sink_head;
+    switch (job_.sink_type) {
+      case FloatType::kF16: return to_float(static_cast<const F16*>(job_.sinks)[at]);
+      case FloatType::kBF16: return to_float(static_cast<const BF16*>(job_.sinks)[at]);
+      default: return static_cast<const float*>(job_.sinks)[at];
+    }
+  }
+
+  // Normalises and stores out and LSE.
+  void finish_rows() {
+    int64_t i = unit_.first_row / job_.group, g = unit_.first_row % job_.group;
+    const float gain = job_.dropout ? job_.dropout_scale : 1.0f;
+    for (int64_t r = 0; r < unit_.rows; ++r) {
+      const float l = Simd::reduce_add(Simd::load(scratch_.l + r * kLanes));
+      double top = scratch_.m[r], sum = l;
+      float factor = gain / l;
+      if (job_.sinks) {
+        const double sink = static_cast<double>(sink_of(unit_.head_k * job_.group + g)) * 1.4426950408889634;
+        const double both = sink > top ? sink : top;
+        if (both == -__builtin_inf()) {
+          sum = 0;
+        } else {
+          const double rescaled = ::exp2(top - both);
+          sum = l * rescaled + ::exp2(sink - both);
+          factor = static_cast<float>(gain * rescaled / sum);
+          top = both;
+        }
+      }
+      const bool none = l == 0;  // no visible key
+      Element* out = static_cast<Element*>(unit_.out) + g * job_.out_head + i * job_.out_row;
+      const float* o = scratch_.o + r * scratch_.o_stride;
+      const Vec scale = Simd::set1(factor);
+      for (int64_t c = 0; c < job_.head_dim_v; c += kLanes) {
+        const int n = static_cast<int>(job_.head_dim_v - c < kLanes ? job_.head_dim_v - c : kLanes);
+        Simd::store(out + c, none ? Simd::zero() : Simd::mul(Simd::load(o + c), scale), n);
+      }
+      if (unit_.lse) {
+        const double log_sum = sum == 0 ? -__builtin_inf() : (top + ::log2(sum)) * 0.6931471805599453;
+        unit_.lse[g * job_.lse_head + i * job_.lse_row] = static_cast<float>(log_sum);
+      }
+      if (++g == job_.group) g = 0, ++i;
+    }
+  }
+
+  const Job& job_;
+  const Unit& unit_;
+  Scratch<K> scratch_;
+  KeyTile tile_;
+};
+
+}  // namespace flashcute::cpu

@@ -211,7 +211,9 @@ def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: 
     if m.dropout_p > 0:
         head = m.index * m.heads + np.arange(m.heads)[heads][:, None, None]
         keep = dropout_keep(m.dropout_p, m.seed, m.offset, head, i[None], j[None])
-        weight = np.where(keep, weight / compute(1 - float(np.float32(m.dropout_p))), compute(0))
+        # a NaN score makes its row NaN, dropped or not
+        kept = keep | np.isnan(weight)
+        weight = np.where(kept, weight / compute(1 - float(np.float32(m.dropout_p))), compute(0))
 
     # A value that is not finite reaches the rows that see it and no other: 0 * NaN must not happen.
     finite = np.isfinite(v)
@@ -315,8 +317,8 @@ def attention(
         index=0,
         heads=heads,
         d=0,
-        left=window[0],
-        right=0 if causal else window[1],
+        left=min(window[0], 1 << 62),  # j - left must not overflow
+        right=0 if causal else min(window[1], 1 << 62),
         scale=float(np.float32(scale)) if scale is not None else 1.0 / math.sqrt(max(1, depth)),
         softcap=float(np.float32(softcap)),
         key_mask=None,

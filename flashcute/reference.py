@@ -193,6 +193,8 @@ def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: 
         visible &= m.key_mask[None, None, :] != 0
     if m.dense_mask is not None:
         visible &= m.dense_mask[heads][:, rows] != 0
+    if m.bias is not None:  # a bias of -inf hides its key, whatever the score was
+        visible &= m.bias[heads][:, rows] != -np.inf
     visible &= score != -np.inf
     score = np.where(visible, score, -np.inf)
 

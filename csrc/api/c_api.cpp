@@ -1,6 +1,7 @@
 // The life cycle of handles and descriptors, the run, and the error texts.
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "api/check.h"
 #include "api/firewall.h"
@@ -10,6 +11,8 @@
 
 namespace flashcute {
 namespace {
+
+constexpr std::string_view kPrefix = "flashcute";  // of every function
 
 thread_local std::string t_last_error;
 thread_local bool t_message_lost = false;  // there was no memory for the text
@@ -61,10 +64,10 @@ void check_lengths(const Problem& problem, const Buffers& buffers, void* stream)
 flashcuteStatus_t report(const char* function, flashcuteStatus_t status, const char* message) noexcept {
   t_message_lost = false;
   try {
-    const std::string text = message;
-    // Backends may have named the function already; validators begin with the argument.
-    const bool complete = text.rfind("flashcute", 0) == 0;
-    t_last_error = complete ? text : std::string(function) + (text.rfind('(', 0) == 0 ? "" : ": ") + text;
+    // Validators begin with "(argument)"; backends may name the function, without its prefix.
+    const std::string text = message, name = function;
+    const bool named = text.rfind(name.substr(kPrefix.size()) + "(", 0) == 0;
+    t_last_error = named ? std::string(kPrefix) + text : name + (text.rfind('(', 0) == 0 ? "" : ": ") + text;
   } catch (...) {
     t_message_lost = true;
   }

@@ -1,0 +1,83 @@
+// flashcute.attention: the whole call, from keywords to result, without a Python frame.
+#include "attention.h"
+
+#include "call.h"
+
+namespace flashcute::python {
+
+namespace {
+
+constexpr const char* kFunction = "attention";
+
+PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* keyword_names) {
+  try {
+    Arguments arguments;
+    parse_arguments(kFunction, kFunctionArgs, values, PyVectorcall_NARGS(static_cast<size_t>(count)), keyword_names,
+                    arguments);
+    const Options options = parse_options(kFunction, arguments);
+    Call call(kFunction, arguments);
+    call.read_inputs();
+    call.bind_seed(options, false, 0, 0);
+    const View out = out_geometry(call[kQ], call[kV], {kFunction, "q"});
+    const View lse = lse_geometry(call[kQ], options);
+    call.bind_results(out, options.return_lse ? &lse : nullptr);
+    const auto plan = find_plan(kFunction, call.device(), options, call.views(), call.alignment());
+    return call.run(*plan, options.return_lse);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+constexpr const char* kDoc =
+    "attention(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), mask=None, "
+    "bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, cu_seqlens_q=None, "
+    "cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', return_lse=False, "
+    "backend='auto', checked=None, workspace=None, stream=None)\n"
+    "--\n\n"
+    R"(Exact attention: softmax(scale * q @ k.T + ...) @ v, without the matrix of scores.
+
+q, k and v are tensors that speak DLPack (NumPy, PyTorch, JAX, CuPy, ...), all on one device, which decides where the
+work runs. The result is of q's kind: `out`, or `(out, lse)` with return_lse.
+
+q, k, v        (batch, heads, seq, head_dim) with layout 'bhsd', (batch, seq, heads, head_dim) with 'bshd'; three axes
+               are one batch entry. With cu_seqlens they are packed: 'hsd' or 'shd'. k and v may have fewer heads, of
+               which q's are a multiple, and v its own head_dim.
+out            written instead of a new tensor, and returned.
+scale          None is 1 / sqrt(head_dim).
+causal         row i sees the keys j <= i + seq_k - seq_q ('bottom_right') or j <= i (alignment='top_left').
+window         (left, right) keys beside that diagonal, both inclusive; -1 is unbounded. causal means right = 0.
+mask           bool or integer: (seq_k,) or (batch, seq_k) says which keys take part, four axes broadcastable to
+               (batch, heads_q, seq_q, seq_k) which pairs. Packed: (total_k,).
+bias           added to the scores: four axes broadcastable to (batch, heads_q, seq_q, seq_k), q's dtype or float32.
+softcap        scores become softcap * tanh(scores / softcap); 0 is off.
+alibi_slopes   (heads_q,) or (batch, heads_q) float32.
+sinks          (heads_q,) float32 or q's dtype: a logit in each row's denominator that has no value.
+dropout_p      needs seed: an int with offset, or a uint64 (or int64) tensor (seed, offset) on the device.
+cu_seqlens_q, cu_seqlens_k   (batch + 1,) int32: where each member of a packed batch starts. max_seqlen_q and
+               max_seqlen_k bound their lengths; None is the total.
+seqused_k      (batch,) int32: how many keys of each member are in use.
+return_lse     also return the log of the denominator, float32 (batch, heads_q, seq_q), packed (heads_q, total_q).
+backend        'auto', 'cpu', 'cuda', 'sm80' or 'sm90'.
+checked        True reads lengths on the device first and raises on a bad one. None asks FLASHCUTE_CHECKED.
+workspace      memory to use instead of an allocation (see AttentionDescriptor.workspace_size).
+stream         None is the framework's current stream; an int, or an object with __cuda_stream__, cuda_stream or ptr.
+               Results allocated by the call are ready on the framework's current stream too.
+)";
+
+}  // namespace
+
+void add_builtin(nb::module_& module, PyMethodDef& definition) {
+  const nb::str name("flashcute");
+  const nb::object function = nb::steal(PyCFunction_NewEx(&definition, nullptr, name.ptr()));
+  if (!function.is_valid()) throw nb::python_error();
+  module.attr(definition.ml_name) = function;
+}
+
+void add_attention(nb::module_& module) {
+  static PyMethodDef definition = {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&attention)),
+                                   METH_FASTCALL | METH_KEYWORDS, kDoc};
+  add_builtin(module, definition);
+}
+
+}  // namespace flashcute::python

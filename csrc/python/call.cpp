@@ -1,0 +1,243 @@
+#include "call.h"
+
+namespace flashcute::python {
+
+namespace {
+
+struct TensorArg {
+  Slot slot;
+  Arg arg;
+  Use use;
+};
+constexpr TensorArg kOptionalTensors[] = {
+    {kBias, kArgBias, Use::kScores},           {kAlibi, kArgAlibiSlopes, Use::kRows},
+    {kSinks, kArgSinks, Use::kRows},           {kCuSeqlensQ, kArgCuSeqlensQ, Use::kRows},
+    {kCuSeqlensK, kArgCuSeqlensK, Use::kRows}, {kSequsedK, kArgSequsedK, Use::kRows},
+};
+
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() { PyEval_RestoreThread(state_); }
+
+ private:
+  PyThreadState* state_;
+};
+
+void* data_of(const Tensor& tensor) {
+  return tensor.present() ? tensor.view.data : nullptr;
+}
+
+}  // namespace
+
+void refuse_grad(PyObject* x, const Producer& producer, Where where) {
+  if (producer.kind != ProducerKind::kTorch) return;
+  static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  PyObject* flag = PyObject_GetAttr(x, requires_grad);
+  if (!flag) throw nb::python_error();
+  Py_DECREF(flag);  // True and False outlive this
+  if (flag != Py_True) return;
+  if (!nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")())) return;
+  fail(FLASHCUTE_STATUS_NOT_IMPLEMENTED, where,
+       "expected a tensor that needs no gradient, given one with requires_grad=True; the backward pass is not in this "
+       "release: call under torch.no_grad() or pass ",
+       where.argument, ".detach()");
+}
+
+bool is_tensor_seed(PyObject* value) {
+  return value && !PyLong_Check(value) && find_producer(value);
+}
+
+Slot mask_slot(const View& mask, bool packed, Where where) {
+  if (mask.ndim == 1 || (mask.ndim == 2 && !packed)) return kKeyMask;
+  if (mask.ndim == 4 && !packed) return kDenseMask;
+  fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where,
+       packed ? "expected (total_k,) with cu_seqlens"
+              : "expected (seq_k,) or (batch, seq_k) for keys, or four axes broadcastable to (batch, heads_q, seq_q, "
+                "seq_k) for pairs",
+       ", given ", shape_text(mask));
+}
+
+View out_geometry(const View& q, const View& v, Where where) {
+  if (q.ndim != 3 && q.ndim != 4) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected three or four axes, given ", shape_text(q));
+  }
+  View out = q;
+  if (v.ndim == q.ndim) out.shape[out.ndim - 1] = v.shape[v.ndim - 1];  // otherwise the library refuses v
+  out.make_contiguous();
+  return out;
+}
+
+View lse_geometry(const View& q, const Options& options) {
+  View lse = q;
+  lse.ndim = q.ndim - 1;
+  lse.dtype = FLASHCUTE_DTYPE_F32;
+  if (options.rows_first()) std::swap(lse.shape[lse.ndim - 2], lse.shape[lse.ndim - 1]);
+  lse.make_contiguous();
+  return lse;
+}
+
+void Call::read(Slot slot, Arg arg, Use use) {
+  PyObject* x = arguments_[arg];
+  Tensor& tensor = tensors_[slot];
+  tensor.import(x, where(arg), use, stream_);
+  mixed_ |= &tensor.producer() != &tensors_[kQ].producer();
+  if (slot != kQ && tensor.view.device != device()) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on ", name_of(device()), " like q, given one on ",
+         name_of(tensor.view.device));
+  }
+}
+
+void Call::read_inputs() {
+  if (arguments_[kArgStream]) stream_ = parse_stream(where(kArgStream), arguments_[kArgStream]);
+  read(kQ, kArgQ, Use::kRows);
+  read(kK, kArgK, Use::kRows);
+  read(kV, kArgV, Use::kRows);
+  for (const auto& [slot, arg] : {std::pair{kQ, kArgQ}, {kK, kArgK}, {kV, kArgV}}) {
+    refuse_grad(arguments_[arg], tensors_[slot].producer(), where(arg));
+  }
+  for (const TensorArg& optional : kOptionalTensors) {
+    if (!arguments_[optional.arg]) continue;
+    read(optional.slot, optional.arg, optional.use);
+    refuse_grad(arguments_[optional.arg], tensors_[optional.slot].producer(), where(optional.arg));
+  }
+  if (arguments_[kArgMask]) {
+    read(kKeyMask, kArgMask, Use::kMask);
+    const bool packed = tensors_[kCuSeqlensQ].present() || tensors_[kCuSeqlensK].present();
+    dense_mask_ = mask_slot(tensors_[kKeyMask].view, packed, where(kArgMask)) == kDenseMask;
+  }
+  if (is_tensor_seed(arguments_[kArgSeed])) {
+    read(kDropoutState, kArgSeed, Use::kRows);
+    // PyTorch has few uint64 operations, so the same 64 bits are taken as int64 too.
+    View& state = tensors_[kDropoutState].view;
+    if (state.dtype == FLASHCUTE_DTYPE_I64) state.dtype = FLASHCUTE_DTYPE_U64;
+    if (arguments_[kArgOffset] && parse_u64(where(kArgOffset), arguments_[kArgOffset]) != 0) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where(kArgOffset), "expected 0 beside a seed tensor, which holds the offset");
+    }
+  }
+}
+
+void Call::bind_results(const View& out, const View* lse) {
+  if (PyObject* given = arguments_[kArgOut]) {
+    read(kOut, kArgOut, Use::kWritten);
+    refuse_grad(given, tensors_[kOut].producer(), where(kArgOut));
+    out_ = nb::borrow(given);
+  } else {
+    out_ = allocate_like(tensors_[kQ], out, where(kArgOut), stream_);
+    tensors_[kOut].import(out_.ptr(), where(kArgOut), Use::kWritten, stream_);
+    out_made_ = true;
+  }
+  if (!lse) return;
+  if (PyObject* given = arguments_[kArgLse]) {
+    read(kLse, kArgLse, Use::kWritten);
+    lse_ = nb::borrow(given);
+  } else {
+    lse_ = allocate_like(tensors_[kQ], *lse, where(kArgLse), stream_);
+    tensors_[kLse].import(lse_.ptr(), where(kArgLse), Use::kWritten, stream_);
+    lse_made_ = true;
+  }
+}
+
+void Call::bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset) {
+  if (tensors_[kDropoutState].present()) return;
+  seed_ = default_seed;
+  offset_ = default_offset;
+  if (PyObject* seed = arguments_[kArgSeed]) {
+    seed_ = parse_u64(where(kArgSeed), seed);
+    offset_ = 0;
+  } else if (options.dropout_p > 0.0f && !has_default) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where(kArgSeed),
+         "expected an int or a uint64 tensor (seed, offset) with dropout_p > 0, given None");
+  }
+  if (arguments_[kArgOffset]) offset_ = parse_u64(where(kArgOffset), arguments_[kArgOffset]);
+}
+
+Views Call::views() const {
+  Views views;
+  for (int slot = 0; slot < kSlotCount; ++slot) views[slot] = tensors_[slot].present() ? &tensors_[slot].view : nullptr;
+  if (dense_mask_) std::swap(views[kKeyMask], views[kDenseMask]);
+  return views;
+}
+
+uint32_t Call::alignment() const {
+  uintptr_t bits = 16;
+  for (Slot slot : {kQ, kK, kV, kOut}) {
+    const View& view = tensors_[slot].view;
+    if (view.numel() != 0) bits |= reinterpret_cast<uintptr_t>(view.data);
+  }
+  return static_cast<uint32_t>(bits & -bits);
+}
+
+// The call's stream may not be the one on which a framework without DLPack's hand-over has prepared its tensors.
+void Call::order_streams() {
+  void* seen = stream_.handle;
+  for (const Tensor& tensor : tensors_) {
+    if (!tensor.present() || !tensor.producer().api) continue;
+    void* theirs = current_stream(tensor.producer(), device().id, where(kArgStream));
+    if (theirs == stream_.handle || theirs == seen) continue;
+    check(flashcuteStreamWait(handle_of(device(), function_), stream_.handle, theirs), function_);
+    seen = theirs;
+  }
+}
+
+bool Call::anything_made_here() const {
+  bool made = out_made_ || lse_made_;
+  for (const Tensor& tensor : tensors_) made |= tensor.present() && tensor.copied();
+  return made;
+}
+
+PyObject* Call::run(const Plan& plan, bool return_lse) {
+  Workspace workspace;
+  if (plan.workspace() != 0 || arguments_[kArgWorkspace]) {
+    workspace.prepare(plan.workspace(), arguments_[kArgWorkspace], tensors_[kQ], where(kArgWorkspace), stream_);
+  }
+  flashcuteAttentionBuffers_t buffers = FLASHCUTE_ATTENTION_BUFFERS_INIT;
+  buffers.lse = static_cast<float*>(data_of(tensors_[kLse]));
+  if (dense_mask_) buffers.dense_mask = data_of(tensors_[kKeyMask]);
+  buffers.bias = data_of(tensors_[kBias]);
+  buffers.alibi_slopes = static_cast<const float*>(data_of(tensors_[kAlibi]));
+  buffers.sinks = data_of(tensors_[kSinks]);
+  buffers.cu_seqlens_q = static_cast<const int32_t*>(data_of(tensors_[kCuSeqlensQ]));
+  buffers.cu_seqlens_k = static_cast<const int32_t*>(data_of(tensors_[kCuSeqlensK]));
+  buffers.seqused_k = static_cast<const int32_t*>(data_of(tensors_[kSequsedK]));
+  buffers.dropout_state = static_cast<const uint64_t*>(data_of(tensors_[kDropoutState]));
+  buffers.seed = seed_;
+  buffers.offset = offset_;
+
+  const bool on_gpu = device().is_gpu();
+  const Producer& producer = tensors_[kQ].producer();
+  const bool foreign_stream = on_gpu && stream_.given;
+  if (foreign_stream || (on_gpu && mixed_)) order_streams();
+
+  flashcuteStatus_t status;
+  {
+    const Unlocked unlocked;
+    status = flashcuteFlashAttention(plan.descriptor(), workspace.data(), workspace.size(), tensors_[kOut].view.data,
+                                     tensors_[kQ].view.data, tensors_[kK].view.data, tensors_[kV].view.data,
+                                     dense_mask_ ? nullptr : data_of(tensors_[kKeyMask]), &buffers, stream_.handle);
+  }
+  check(status, function_);
+
+  if (on_gpu) {
+    bool must_finish = false;
+    for (const Tensor& tensor : tensors_) must_finish |= tensor.present() && tensor.borrowed_blindly();
+    if (must_finish) {
+      const Unlocked unlocked;
+      status = flashcuteSynchronize(handle_of(device(), function_), stream_.handle);
+    } else if (foreign_stream && (anything_made_here() || workspace.allocated())) {
+      // What the framework's allocator gave belongs to its current stream, which may reuse it once it is released.
+      void* theirs = current_stream(producer, device().id, where(kArgStream));
+      if (theirs != stream_.handle) {
+        status = flashcuteStreamWait(handle_of(device(), function_), theirs, stream_.handle);
+      }
+    }
+    check(status, function_);
+  }
+
+  if (out_made_) out_ = to_caller(tensors_[kQ], std::move(out_), where(kArgOut));
+  if (!return_lse) return out_.release().ptr();
+  if (lse_made_) lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
+  return nb::make_tuple(out_, lse_).release().ptr();
+}
+
+}  // namespace flashcute::python

@@ -1,0 +1,59 @@
+// One attention call: its tensors, its plan, its run. attention() and AttentionDescriptor share it.
+#pragma once
+
+#include "plan_cache.h"
+#include "results.h"
+#include "stream.h"
+
+namespace flashcute::python {
+
+class Call {
+ public:
+  Call(const char* function, const Arguments& arguments) : function_(function), arguments_(arguments) {}
+
+  // Reads every tensor given; checks that they share a device and that no gradient would be lost.
+  void read_inputs();
+  // `out` and `lse` as given, or new ones.
+  void bind_results(const View& out_geometry, const View* lse_geometry);
+  // seed and offset by value, unless `seed` was a tensor. Throws where dropout has no seed.
+  void bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset);
+
+  Views views() const;
+  // What the pointers of q, k, v and out are aligned to, 16 at most.
+  uint32_t alignment() const;
+  Device device() const { return tensors_[kQ].view.device; }
+  const View& operator[](Slot slot) const { return tensors_[slot].view; }
+
+  // Runs and returns what the caller gets: out or (out, lse).
+  PyObject* run(const Plan& plan, bool return_lse);
+
+ private:
+  Where where(Arg arg) const { return {function_, name_of(arg)}; }
+  void read(Slot slot, Arg arg, Use use);
+  void order_streams();
+  bool anything_made_here() const;
+
+  const char* function_;
+  const Arguments& arguments_;
+  Stream stream_;
+  Tensor tensors_[kSlotCount];
+  nb::object out_, lse_;
+  bool out_made_ = false, lse_made_ = false;
+  bool dense_mask_ = false;  // tensors_[kKeyMask] stands for kDenseMask
+  bool mixed_ = false;       // tensors of several frameworks
+  uint64_t seed_ = 0, offset_ = 0;
+};
+
+// Is a seed argument a tensor (or a descriptor of one) rather than a number?
+bool is_tensor_seed(PyObject* value);
+// Whether a mask is one of keys or one of pairs, which its rank decides.
+Slot mask_slot(const View& mask, bool packed, Where where);
+
+// The contiguous results of a problem, in the caller's axis order. Throws where q and v have no such shape.
+View out_geometry(const View& q, const View& v, Where where);
+View lse_geometry(const View& q, const Options& options);
+
+// Refuses tensors whose gradients PyTorch would expect to flow through the call.
+void refuse_grad(PyObject* x, const Producer& producer, Where where);
+
+}  // namespace flashcute::python

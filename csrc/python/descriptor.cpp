@@ -1,0 +1,293 @@
+// flashcute.AttentionDescriptor: everything but the pointers checked and planned once, then run many times.
+#include <vector>
+
+#include "attention.h"
+#include "call.h"
+
+namespace flashcute::python {
+
+namespace {
+
+constexpr const char* kCreate = "AttentionDescriptor";
+constexpr const char* kRun = "AttentionDescriptor.run";
+
+struct SlotArg {
+  Slot slot;
+  Arg arg;
+};
+constexpr SlotArg kSlotArgs[] = {{kQ, kArgQ},
+                                 {kK, kArgK},
+                                 {kV, kArgV},
+                                 {kOut, kArgOut},
+                                 {kLse, kArgLse},
+                                 {kKeyMask, kArgMask},
+                                 {kDenseMask, kArgMask},
+                                 {kBias, kArgBias},
+                                 {kAlibi, kArgAlibiSlopes},
+                                 {kSinks, kArgSinks},
+                                 {kCuSeqlensQ, kArgCuSeqlensQ},
+                                 {kCuSeqlensK, kArgCuSeqlensK},
+                                 {kSequsedK, kArgSequsedK},
+                                 {kDropoutState, kArgSeed}};
+
+struct State {
+  Options options;
+  std::shared_ptr<const Plan> plan;
+  View views[kSlotCount];
+  bool declared[kSlotCount] = {};
+  bool has_seed = false;
+  uint64_t seed = 0, offset = 0;
+};
+
+struct Object {
+  PyObject_HEAD State* state;
+};
+
+State& state_of(PyObject* self) {
+  return *reinterpret_cast<Object*>(self)->state;
+}
+
+// A flashcute.TensorDescriptor as its `_native` tuple: (shape, strides, dtype name, is GPU, device id).
+bool read_tensor_descriptor(PyObject* x, Where where, View& view) {
+  static PyObject* type =
+      nb::object(nb::module_::import_("flashcute.descriptors").attr("TensorDescriptor")).release().ptr();
+  if (PyObject_IsInstance(x, type) != 1) return false;
+  const nb::tuple native = nb::borrow(x).attr("_native");
+  const nb::tuple shape = native[0], strides = native[1];
+  view.data = nullptr;
+  view.ndim = static_cast<int32_t>(shape.size());
+  if (view.ndim > kMaxDims) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected at most ", kMaxDims, " axes, given ", view.ndim);
+  }
+  if (!find_dtype(nb::cast<nb::str>(native[2]).c_str(), view.dtype)) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where, "unknown dtype ", nb::cast<nb::str>(native[2]).c_str());
+  }
+  view.device.type = nb::cast<bool>(native[3]) ? FLASHCUTE_DEVICE_NVIDIA : FLASHCUTE_DEVICE_CPU;
+  view.device.id = nb::cast<int32_t>(native[4]);
+  View contiguous = view;
+  bool copied = false, empty = false;
+  for (int i = 0; i < view.ndim; ++i) {
+    contiguous.shape[i] = view.shape[i] = nb::cast<int64_t>(shape[i]);
+    view.strides[i] = nb::cast<int64_t>(strides[i]);
+    empty |= view.shape[i] == 0;
+  }
+  contiguous.make_contiguous();
+  for (int i = 0; i < view.ndim; ++i) {
+    if (view.shape[i] <= 1 || empty) view.strides[i] = contiguous.strides[i];
+    copied |= view.strides[i] < 0;
+  }
+  const bool rows = std::string_view(where.argument).size() == 1;  // q, k, v
+  copied |= rows && view.ndim > 0 && view.strides[view.ndim - 1] != 1;
+  if (copied && std::string_view(where.argument) != "out") view = contiguous;  // as a run's copy will be
+  return true;
+}
+
+void read_geometry(PyObject* x, Where where, Use use, Stream& stream, View& view) {
+  if (read_tensor_descriptor(x, where, view)) return;
+  Tensor tensor;
+  tensor.import(x, where, use, stream, true);
+  refuse_grad(x, tensor.producer(), where);
+  view = tensor.view;
+}
+
+void create(State& state, const Arguments& arguments) {
+  state.options = parse_options(kCreate, arguments);
+  const Options& options = state.options;
+  Stream stream;
+  Views views{};
+  uintptr_t bits = 16;
+  const auto declare = [&](Slot slot) {
+    state.declared[slot] = true;
+    views[slot] = &state.views[slot];
+    if (slot <= kOut && state.views[slot].numel() != 0) bits |= reinterpret_cast<uintptr_t>(state.views[slot].data);
+  };
+  for (const auto [slot, arg] : kSlotArgs) {
+    PyObject* x = arguments[arg];
+    if (!x || slot == kDenseMask || slot == kLse) continue;
+    const Where where{kCreate, name_of(arg)};
+    if (slot == kDropoutState) {
+      View probe;
+      if (!is_tensor_seed(x) && !read_tensor_descriptor(x, where, probe)) continue;
+    }
+    const Use use = slot == kOut       ? Use::kWritten
+                    : slot == kKeyMask ? Use::kMask
+                    : slot == kBias    ? Use::kScores
+                                       : Use::kRows;
+    View view;
+    read_geometry(x, where, use, stream, view);
+    if (slot != kQ && view.device != state.views[kQ].device) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on ", name_of(state.views[kQ].device),
+           " like q, given one on ", name_of(view.device));
+    }
+    if (slot == kDropoutState && view.dtype == FLASHCUTE_DTYPE_I64) view.dtype = FLASHCUTE_DTYPE_U64;
+    const Slot target = slot == kKeyMask ? mask_slot(view, options.packed, where) : slot;
+    state.views[target] = view;
+    declare(target);
+  }
+  if (!state.declared[kOut]) {
+    state.views[kOut] = out_geometry(state.views[kQ], state.views[kV], {kCreate, "q"});
+    state.views[kOut].data = nullptr;
+    declare(kOut);
+  }
+  if (options.return_lse) {
+    state.views[kLse] = lse_geometry(state.views[kQ], options);
+    declare(kLse);
+  }
+  if (arguments[kArgSeed] && !state.declared[kDropoutState]) {
+    state.has_seed = true;
+    state.seed = parse_u64({kCreate, "seed"}, arguments[kArgSeed]);
+  }
+  if (arguments[kArgOffset]) state.offset = parse_u64({kCreate, "offset"}, arguments[kArgOffset]);
+  state.plan = std::make_shared<const Plan>(kCreate, state.views[kQ].device, options, views,
+                                            static_cast<uint32_t>(bits & -bits));
+}
+
+void compare(const State& state, const Views& views) {
+  for (const auto [slot, arg] : kSlotArgs) {
+    const View* view = views[slot];
+    if (!view) continue;
+    const Where where{kRun, name_of(arg)};
+    if (!state.declared[slot]) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected none, as the descriptor was made without it");
+    }
+    const View& expected = state.views[slot];
+    if (view->same_geometry(expected)) continue;
+    if (view->dtype != expected.dtype) {
+      fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where, "expected dtype ", name_of(expected.dtype), ", given ",
+           name_of(view->dtype));
+    }
+    if (shape_text(*view) != shape_text(expected)) {
+      fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected shape ", shape_text(expected), ", given ",
+           shape_text(*view));
+    }
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides ", strides_text(expected), ", given ",
+         strides_text(*view));
+  }
+}
+
+PyObject* run(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* keyword_names) {
+  try {
+    const State& state = state_of(self);
+    Arguments arguments;
+    parse_arguments(kRun, kRunArgs, values, PyVectorcall_NARGS(static_cast<size_t>(count)), keyword_names, arguments);
+    if (arguments[kArgLse] && !state.declared[kLse]) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, {kRun, "lse"}, "expected none, as the descriptor was made without return_lse");
+    }
+    Call call(kRun, arguments);
+    call.read_inputs();
+    if (call.device() != state.plan->device()) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, {kRun, "q"}, "expected a tensor on ", name_of(state.plan->device()),
+           ", given one on ", name_of(call.device()));
+    }
+    call.bind_seed(state.options, state.has_seed || state.declared[kDropoutState], state.seed, state.offset);
+    call.bind_results(state.views[kOut], state.declared[kLse] ? &state.views[kLse] : nullptr);
+    compare(state, call.views());
+    // Held here, so that the plan outlives a descriptor dropped by another thread while this one runs.
+    const std::shared_ptr<const Plan> plan = state.plan;
+    return call.run(*plan, state.options.return_lse);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+PyObject* make(PyTypeObject* type, PyObject* positional, PyObject* keywords) {
+  try {
+    std::vector<PyObject*> values;
+    const Py_ssize_t count = PyTuple_Size(positional);
+    for (Py_ssize_t i = 0; i < count; ++i) values.push_back(PyTuple_GetItem(positional, i));
+    nb::list names;
+    if (keywords) {
+      PyObject *name, *value;
+      Py_ssize_t at = 0;
+      while (PyDict_Next(keywords, &at, &name, &value)) {
+        names.append(nb::borrow(name));
+        values.push_back(value);
+      }
+    }
+    const nb::tuple name_tuple(names);
+    Arguments arguments;
+    parse_arguments(kCreate, kCreationArgs, values.data(), count, name_tuple.ptr(), arguments);
+    auto state = std::make_unique<State>();
+    create(*state, arguments);
+    auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+    PyObject* self = allocate(type, 0);
+    if (self) reinterpret_cast<Object*>(self)->state = state.release();
+    return self;
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+void destroy(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<Object*>(self)->state;
+  auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
+}
+
+PyObject* workspace_size(PyObject* self, void*) {
+  const Plan& plan = *state_of(self).plan;
+  return PyLong_FromSize_t(plan.workspace() + workspace_slack(plan.device(), plan.workspace()));
+}
+
+PyObject* plan(PyObject* self, void*) {
+  try {
+    const flashcuteFlashAttentionDescriptor_t descriptor = state_of(self).plan->descriptor();
+    size_t length = 0;
+    check(flashcuteGetPlan(descriptor, nullptr, &length), "AttentionDescriptor.plan");
+    std::string json(length, '\0');
+    check(flashcuteGetPlan(descriptor, json.data(), &length), "AttentionDescriptor.plan");
+    return nb::object(nb::module_::import_("json").attr("loads")(json.c_str())).release().ptr();
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+constexpr const char* kDoc =
+    "AttentionDescriptor(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), "
+    "mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, "
+    "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', "
+    "return_lse=False, backend='auto', checked=None)\n"
+    "--\n\n"
+    R"(An attention problem without its data: checked and planned once, run many times.
+
+The arguments are those of attention(), as tensors or as TensorDescriptors; only their shapes, strides, dtypes, device
+and alignment matter, and no tensor is kept. An optional tensor given here must be given at each run (a mask of keys
+may be left out), and one not given here must not.
+)";
+
+constexpr const char* kRunDoc =
+    "run($self, q, k, v, *, out=None, lse=None, mask=None, bias=None, alibi_slopes=None, sinks=None, seed=None, "
+    "offset=0, cu_seqlens_q=None, cu_seqlens_k=None, seqused_k=None, workspace=None, stream=None)\n"
+    "--\n\n"
+    R"(Computes attention of tensors like those that the descriptor was made for: `out`, or `(out, lse)` where it was made
+with return_lse. out, lse and workspace are allocated where they are not given.
+)";
+
+}  // namespace
+
+void add_descriptor(nb::module_& module) {
+  static PyMethodDef methods[] = {
+      {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&run)), METH_FASTCALL | METH_KEYWORDS, kRunDoc},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyGetSetDef properties[] = {
+      {"workspace_size", workspace_size, nullptr, "Bytes that `workspace=` of run() needs, for every run.", nullptr},
+      {"plan", plan, nullptr, "How the problem will be run, as a dict.", nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
+                                {Py_tp_methods, methods},
+                                {Py_tp_getset, properties},
+                                {Py_tp_doc, const_cast<char*>(kDoc)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"flashcute.AttentionDescriptor", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
+  const nb::object type = nb::steal(PyType_FromSpec(&spec));
+  if (!type.is_valid()) throw nb::python_error();
+  module.attr("AttentionDescriptor") = type;
+}
+
+}  // namespace flashcute::python

@@ -1,0 +1,83 @@
+#include "errors.h"
+
+#include <cstring>
+#include <new>
+
+namespace flashcute::python {
+
+namespace {
+
+void raise(const StatusError& error) {
+  const nb::object error_class =
+      nb::module_::import_("flashcute.errors").attr("class_of_status")(static_cast<int>(error.status()));
+  const nb::object exception = error_class(nb::str(error.what()));
+  if (error.cause().is_valid()) PyException_SetCause(exception.ptr(), error.cause().inc_ref().ptr());
+  PyErr_SetObject(error_class.ptr(), exception.ptr());
+}
+
+std::string utf8_or_nothing(PyObject* new_reference) {
+  const nb::object held = nb::steal(new_reference);
+  Py_ssize_t size = 0;
+  const char* data = new_reference ? PyUnicode_AsUTF8AndSize(new_reference, &size) : nullptr;
+  if (!data) PyErr_Clear();
+  return data ? std::string(data, static_cast<size_t>(size)) : std::string();
+}
+
+}  // namespace
+
+void fail_from_python(flashcuteStatus_t status, Where where, const std::string& what) {
+  nb::python_error error;
+  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw error;
+  const nb::object cause = nb::borrow(error.value());
+  std::string reason = str_of(cause);
+  // The first line says what happened; PyTorch adds its own call stack below it.
+  reason.resize(std::min(reason.find('\n'), reason.size()));
+  throw StatusError(status, text("flashcute.", where.function, '(', where.argument, "): ", what, ": ", reason), cause);
+}
+
+void check(flashcuteStatus_t status, const char* function) {
+  if (status == FLASHCUTE_STATUS_SUCCESS) return;
+  const std::string message = flashcuteGetLastErrorMessage();
+  // "flashcuteVerbNoun(options->name): expected …" becomes "flashcute.attention(name): expected …".
+  const size_t open = message.find('('), close = message.find("):");
+  if (message.rfind("flashcute", 0) != 0 || open == std::string::npos || close == std::string::npos || open > close) {
+    throw StatusError(status, message);
+  }
+  std::string argument = message.substr(open + 1, close - open - 1);
+  for (const char* owner : {"options->", "buffers->"}) {
+    if (argument.rfind(owner, 0) == 0) argument.erase(0, std::strlen(owner));
+  }
+  if (argument == "dense_mask") argument = "mask";
+  if (argument == "dropout_state") argument = "seed";
+  throw StatusError(status, text("flashcute.", function, '(', argument, message.substr(close)));
+}
+
+void set_python_error() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const StatusError& error) {
+      raise(error);
+    }
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
+std::string str_of(nb::handle x) {
+  return utf8_or_nothing(PyObject_Str(x.ptr()));
+}
+
+std::string repr_of(nb::handle x) {
+  return utf8_or_nothing(PyObject_Repr(x.ptr()));
+}
+
+std::string type_name(PyObject* x) {
+  return utf8_or_nothing(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(x)), "__name__"));
+}
+
+}  // namespace flashcute::python

@@ -1,0 +1,68 @@
+// How failures travel in this module: a StatusError (or a Python error already raised) until the boundary, where it
+// becomes the exception class of its status.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <exception>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "flashcute/flashcute.h"
+
+namespace nb = nanobind;
+
+namespace flashcute::python {
+
+class StatusError final : public std::exception {
+ public:
+  StatusError(flashcuteStatus_t status, std::string message, nb::object cause = nb::object())
+      : status_(status), message_(std::move(message)), cause_(std::move(cause)) {}
+  const char* what() const noexcept override { return message_.c_str(); }
+  flashcuteStatus_t status() const { return status_; }
+  const nb::object& cause() const { return cause_; }
+
+ private:
+  flashcuteStatus_t status_;
+  std::string message_;
+  nb::object cause_;
+};
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream stream;
+  (stream << ... << parts);
+  return stream.str();
+}
+
+// The name of a call and of one of its arguments, for "flashcute.attention(q): expected …, given …".
+struct Where {
+  const char* function;
+  const char* argument;
+};
+
+template <class... Parts>
+[[noreturn]] void fail(flashcuteStatus_t status, Where where, const Parts&... parts) {
+  throw StatusError(status, text("flashcute.", where.function, '(', where.argument, "): ", parts...));
+}
+
+// Turns the Python error that is set into a StatusError with it as the cause. MemoryError, KeyboardInterrupt and their
+// like pass unchanged.
+[[noreturn]] void fail_from_python(flashcuteStatus_t status, Where where, const std::string& what);
+
+// Throws the library's own message when `status` is a failure, as one of the Python call and argument that the caller
+// knows.
+void check(flashcuteStatus_t status, const char* function);
+
+// Inside a catch block: sets the Python error of the exception in flight.
+void set_python_error() noexcept;
+
+// str(x) and repr(x), for messages. Never fail.
+std::string str_of(nb::handle x);
+std::string repr_of(nb::handle x);
+
+// type(x).__name__, for messages.
+std::string type_name(PyObject* x);
+
+}  // namespace flashcute::python

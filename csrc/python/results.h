@@ -1,0 +1,36 @@
+// Memory that a call makes: results of the caller's type, workspaces, and copies of what the kernels cannot read.
+#pragma once
+
+#include "tensor.h"
+
+namespace flashcute::python {
+
+// A contiguous copy by the producer's own means. New reference.
+nb::object contiguous_copy(PyObject* x, const Producer& producer, Where where);
+
+// A new contiguous tensor on the device of `like`, of its framework where that can allocate, otherwise a DeviceArray.
+nb::object allocate_like(const Tensor& like, const View& geometry, Where where, const Stream& stream);
+
+// What the caller gets for a result made by allocate_like.
+nb::object to_caller(const Tensor& like, nb::object result, Where where);
+
+// At least `bytes` of memory for one run, aligned to 256, for the lifetime of this object or of the thread.
+class Workspace {
+ public:
+  // `given` is the caller's `workspace=`, or null.
+  void prepare(size_t bytes, PyObject* given, const Tensor& like, Where where, Stream& stream);
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool allocated() const { return owner_.is_valid(); }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+  nb::object owner_;
+  Tensor tensor_;
+};
+
+// What a workspace needs beyond the library's bound so that any allocator's memory will do.
+size_t workspace_slack(Device device, size_t bytes);
+
+}  // namespace flashcute::python

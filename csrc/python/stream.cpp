@@ -1,0 +1,94 @@
+#include "stream.h"
+
+#include <pthread.h>
+
+#include <map>
+
+#include "arguments.h"
+
+namespace flashcute::python {
+
+namespace {
+
+bool gpu_used = false;
+bool forked_after_gpu = false;
+
+void after_fork_in_child() {
+  forked_after_gpu = gpu_used;
+}
+
+void* normalise(uint64_t number) {
+  return number <= 1 ? nullptr : reinterpret_cast<void*>(number);
+}
+
+}  // namespace
+
+uint64_t stream_number(void* handle) {
+  return handle ? reinterpret_cast<uintptr_t>(handle) : 1;
+}
+
+Stream parse_stream(Where where, PyObject* value) {
+  if (!value) return {};
+  nb::object number;
+  if (PyLong_Check(value)) {
+    number = nb::borrow(value);
+  } else if (PyObject_HasAttrString(value, "__cuda_stream__")) {
+    const nb::object method = nb::borrow(value).attr("__cuda_stream__");
+    const nb::object pair = PyCallable_Check(method.ptr()) ? method() : method;  // a tuple in early drafts
+    if (PyTuple_Check(pair.ptr()) && PyTuple_Size(pair.ptr()) == 2) number = nb::borrow(PyTuple_GetItem(pair.ptr(), 1));
+  } else if (PyObject_HasAttrString(value, "cuda_stream")) {
+    number = nb::borrow(value).attr("cuda_stream");
+  } else if (PyObject_HasAttrString(value, "ptr")) {
+    number = nb::borrow(value).attr("ptr");
+  }
+  if (!number.is_valid() || !PyIndex_Check(number.ptr())) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where,
+         "expected an int or an object with __cuda_stream__, cuda_stream or ptr, given ", type_name(value));
+  }
+  return {normalise(parse_u64(where, number.ptr())), true, true};
+}
+
+void* current_stream(const Producer& producer, int device_id, Where where) {
+  if (producer.api) {
+    void* stream = nullptr;
+    if (producer.api->current_stream(dlpack::kCuda, device_id, &stream) != 0) {
+      fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "no current stream");
+    }
+    return normalise(reinterpret_cast<uintptr_t>(stream));
+  }
+  if (producer.kind == ProducerKind::kTorch) {
+    const nb::object stream = nb::module_::import_("torch.cuda").attr("current_stream")(device_id);
+    return normalise(parse_u64(where, nb::object(stream.attr("cuda_stream")).ptr()));
+  }
+  if (producer.kind == ProducerKind::kCupy) {
+    const nb::object stream = nb::module_::import_("cupy.cuda").attr("get_current_stream")();
+    return normalise(parse_u64(where, nb::object(stream.attr("ptr")).ptr()));
+  }
+  return nullptr;
+}
+
+void resolve_stream(Stream& stream, const Producer& producer, int device_id, Where where) {
+  stream.handle = current_stream(producer, device_id, where);
+  stream.known = true;
+}
+
+flashcuteHandle_t handle_of(Device device, const char* function) {
+  static auto* handles = new std::map<int, flashcuteHandle_t>;  // guarded by the GIL, kept to the end of the process
+  static flashcuteHandle_t cpu = nullptr;
+  if (device.is_gpu() && forked_after_gpu) {
+    throw StatusError(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
+                      "flashcute: this process was forked after its parent had used CUDA, which cannot work in both: "
+                      "start processes that use the GPU with the 'spawn' method");
+  }
+  flashcuteHandle_t& handle = device.is_gpu() ? (*handles)[device.id] : cpu;
+  if (!handle) {
+    check(flashcuteCreateHandle(&handle, device.type, device.id), function);
+    if (device.is_gpu() && !gpu_used) {
+      gpu_used = true;
+      pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    }
+  }
+  return handle;
+}
+
+}  // namespace flashcute::python

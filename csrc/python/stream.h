@@ -1,0 +1,22 @@
+// CUDA streams by number or object, and the frameworks' current ones.
+#pragma once
+
+#include "tensor.h"
+
+namespace flashcute::python {
+
+// The number by which DLPack's __dlpack__ knows a stream: 1 for the legacy default, 2 for the per-thread one.
+uint64_t stream_number(void* handle);
+
+// The `stream` argument: an int, or an object with __cuda_stream__, cuda_stream or ptr. Null: none given.
+Stream parse_stream(Where where, PyObject* value);
+
+// The stream on which the framework of a GPU tensor works now. Those without one get the legacy default stream.
+void* current_stream(const Producer& producer, int device_id, Where where);
+
+void resolve_stream(Stream& stream, const Producer& producer, int device_id, Where where);
+
+// The library's handle of a device, made at first use and kept. Refuses a GPU in a process forked after its use.
+flashcuteHandle_t handle_of(Device device, const char* function);
+
+}  // namespace flashcute::python

@@ -1,0 +1,429 @@
+#include "tensor.h"
+
+#include <cstring>
+#include <limits>
+
+#include "results.h"
+#include "stream.h"
+
+namespace flashcute::python {
+
+namespace {
+
+struct DtypeName {
+  flashcuteDtype_t dtype;
+  const char* name;
+  int size;
+};
+constexpr DtypeName kDtypes[] = {
+    {FLASHCUTE_DTYPE_F16, "float16", 2}, {FLASHCUTE_DTYPE_BF16, "bfloat16", 2}, {FLASHCUTE_DTYPE_F32, "float32", 4},
+    {FLASHCUTE_DTYPE_F64, "float64", 8}, {FLASHCUTE_DTYPE_BOOL, "bool", 1},     {FLASHCUTE_DTYPE_U8, "uint8", 1},
+    {FLASHCUTE_DTYPE_U16, "uint16", 2},  {FLASHCUTE_DTYPE_U32, "uint32", 4},    {FLASHCUTE_DTYPE_U64, "uint64", 8},
+    {FLASHCUTE_DTYPE_I8, "int8", 1},     {FLASHCUTE_DTYPE_I16, "int16", 2},     {FLASHCUTE_DTYPE_I32, "int32", 4},
+    {FLASHCUTE_DTYPE_I64, "int64", 8},   {FLASHCUTE_DTYPE_BYTE, "byte", 1},
+};
+
+[[noreturn]] void unknown_dtype(Where where, const std::string& given) {
+  fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where,
+       "expected float16, bfloat16, float32, or bool and integers where they make sense, given ", given);
+}
+
+flashcuteDtype_t integer_dtype(int bytes, bool is_signed) {
+  switch (bytes) {
+    case 1:
+      return is_signed ? FLASHCUTE_DTYPE_I8 : FLASHCUTE_DTYPE_U8;
+    case 2:
+      return is_signed ? FLASHCUTE_DTYPE_I16 : FLASHCUTE_DTYPE_U16;
+    case 4:
+      return is_signed ? FLASHCUTE_DTYPE_I32 : FLASHCUTE_DTYPE_U32;
+    default:
+      return is_signed ? FLASHCUTE_DTYPE_I64 : FLASHCUTE_DTYPE_U64;
+  }
+}
+
+flashcuteDtype_t dtype_of(dlpack::DataType type, Where where) {
+  const bool whole = type.bits == 8 || type.bits == 16 || type.bits == 32 || type.bits == 64;
+  if (type.lanes == 1) {
+    if ((type.code == dlpack::kInt || type.code == dlpack::kUInt) && whole) {
+      return integer_dtype(type.bits / 8, type.code == dlpack::kInt);
+    }
+    if (type.code == dlpack::kBool && type.bits == 8) return FLASHCUTE_DTYPE_BOOL;
+    if (type.code == dlpack::kBfloat && type.bits == 16) return FLASHCUTE_DTYPE_BF16;
+    if (type.code == dlpack::kFloat && type.bits == 16) return FLASHCUTE_DTYPE_F16;
+    if (type.code == dlpack::kFloat && type.bits == 32) return FLASHCUTE_DTYPE_F32;
+    if (type.code == dlpack::kFloat && type.bits == 64) return FLASHCUTE_DTYPE_F64;
+  }
+  static constexpr const char* kCodes[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  const std::string code = type.code < 7 ? kCodes[type.code]
+                           : type.code <= 14 && type.bits == 8
+                               ? "float8 of DLPack code " + std::to_string(type.code) + ", "
+                               : "DLPack code " + std::to_string(type.code) + ", bits ";
+  unknown_dtype(where, text(code, int(type.bits), type.lanes == 1 ? "" : text(" with ", type.lanes, " lanes")));
+}
+
+Device device_of(dlpack::Device device, Where where) {
+  switch (device.type) {
+    case dlpack::kCpu:
+    case dlpack::kCudaHost:
+      return {FLASHCUTE_DEVICE_CPU, 0};
+    case dlpack::kCuda:
+    case dlpack::kCudaManaged:
+      return {FLASHCUTE_DEVICE_NVIDIA, device.id};
+    default:
+      fail(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED, where,
+           "expected a tensor of the CPU or of a CUDA device, given ", "one of DLPack device type ", device.type);
+  }
+}
+
+// The struct-module letter of a buffer that NumPy exports.
+flashcuteDtype_t dtype_of_format(const char* format, Py_ssize_t itemsize, PyObject* array, Where where) {
+  const std::string given = str_of(nb::object(nb::borrow(array).attr("dtype")));
+  if (!format) return FLASHCUTE_DTYPE_U8;
+  const char order = *format;
+  if (std::strchr("@=<>!", order) && order != '\0') ++format;
+  if ((order == '>' || order == '!') && itemsize > 1)
+    unknown_dtype(where, given + ", not of this machine's byte order");
+  if (format[0] == '\0' || format[1] != '\0') unknown_dtype(where, given);
+  switch (format[0]) {
+    case '?':
+      return FLASHCUTE_DTYPE_BOOL;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+      return integer_dtype(static_cast<int>(itemsize), true);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+      return integer_dtype(static_cast<int>(itemsize), false);
+    case 'e':
+      return FLASHCUTE_DTYPE_F16;
+    case 'f':
+      return FLASHCUTE_DTYPE_F32;
+    case 'd':
+      return FLASHCUTE_DTYPE_F64;
+    default:
+      unknown_dtype(where, given);
+  }
+}
+
+std::string list_text(const int64_t* values, int count) {
+  std::string result = "(";
+  for (int i = 0; i < count; ++i) result += text(i ? ", " : "", values[i]);
+  return result + (count == 1 ? ",)" : ")");
+}
+
+nb::object call_dlpack(PyObject* x, bool on_gpu, void* stream, bool versioned) {
+  nb::dict keywords;
+  if (on_gpu) keywords["stream"] = nb::int_(stream_number(stream));
+  if (versioned) keywords["max_version"] = nb::make_tuple(dlpack::kMajorVersion, dlpack::kMinorVersion);
+  return nb::borrow(x).attr("__dlpack__")(**keywords);
+}
+
+}  // namespace
+
+std::string name_of(Device device) {
+  return device.is_gpu() ? text("cuda:", device.id) : "cpu";
+}
+
+const char* name_of(flashcuteDtype_t dtype) {
+  for (const DtypeName& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry.name;
+  }
+  return "unknown";
+}
+
+int size_of(flashcuteDtype_t dtype) {
+  for (const DtypeName& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry.size;
+  }
+  return 1;
+}
+
+bool find_dtype(const std::string& name, flashcuteDtype_t& out) {
+  for (const DtypeName& entry : kDtypes) {
+    if (name == entry.name) {
+      out = entry.dtype;
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t View::numel() const {
+  int64_t count = 1;
+  for (int i = 0; i < ndim; ++i) count *= shape[i];
+  return count;
+}
+
+void View::make_contiguous() {
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= shape[i] > 0 ? shape[i] : 1;
+  }
+}
+
+bool View::same_geometry(const View& other) const {
+  const size_t bytes = sizeof(int64_t) * static_cast<size_t>(ndim);
+  return dtype == other.dtype && ndim == other.ndim && std::memcmp(shape, other.shape, bytes) == 0 &&
+         std::memcmp(strides, other.strides, bytes) == 0;
+}
+
+std::string shape_text(const View& view) {
+  return list_text(view.shape, view.ndim);
+}
+std::string strides_text(const View& view) {
+  return list_text(view.strides, view.ndim);
+}
+
+void Tensor::release() {
+  switch (owner_) {
+    case Owner::kNone:
+      break;
+    case Owner::kManaged: {
+      auto* tensor = static_cast<dlpack::Managed*>(managed_);
+      if (tensor->deleter) tensor->deleter(tensor);
+      break;
+    }
+    case Owner::kVersioned: {
+      auto* tensor = static_cast<dlpack::ManagedVersioned*>(managed_);
+      if (tensor->deleter) tensor->deleter(tensor);
+      break;
+    }
+    case Owner::kBuffer:
+      PyBuffer_Release(&buffer_);
+      break;
+  }
+  owner_ = Owner::kNone;
+  object_ = nullptr;
+}
+
+void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geometry_only) {
+  producer_ = find_producer(x);
+  if (!producer_) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that speaks DLPack, given ", type_name(x));
+  }
+  if (use == Use::kWritten && producer_->immutable) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that can be written, given ", type_name(x),
+         ", which is immutable");
+  }
+  object_ = x;
+  read(x, where, stream);
+  if (use == Use::kWritten && read_only_) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a writable tensor, given a read-only one");
+  }
+  if (usable(use)) return;
+  if (use == Use::kWritten) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where,
+         "expected aligned elements with strides that are multiples of their size, since it is written in place");
+  }
+  if (geometry_only) {
+    view.make_contiguous();
+    return;
+  }
+  copy_ = contiguous_copy(x, *producer_, where);
+  const Producer* producer = producer_;
+  release();
+  object_ = x;
+  producer_ = producer;
+  read(copy_.ptr(), where, stream);
+  if (!usable(use)) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides (…, 1), given ", strides_text(view), ", which ",
+         type_name(x), " could not make contiguous");
+  }
+}
+
+void Tensor::read(PyObject* x, Where where, Stream& stream) {
+  read_only_ = odd_strides_ = false;
+  if (producer_->api) {
+    read_exchange(x, where);
+    if (view.device.is_gpu() && !stream.known) resolve_stream(stream, *producer_, view.device.id, where);
+  } else if (producer_->kind == ProducerKind::kNumpy) {
+    read_numpy(x, where);
+  } else {
+    read_dlpack(x, where, stream);
+  }
+}
+
+void Tensor::read_exchange(PyObject* x, Where where) {
+  const dlpack::ExchangeApi& api = *producer_->api;
+  if (api.view) {
+    dlpack::Tensor tensor;
+    if (api.view(x, &tensor) != 0) {
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), " cannot be exported"));
+    }
+    fill(tensor, where);
+    return;
+  }
+  dlpack::ManagedVersioned* managed = nullptr;
+  if (api.export_managed(x, &managed) != 0) {
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), " cannot be exported"));
+  }
+  managed_ = managed;
+  owner_ = Owner::kVersioned;
+  read_only_ = managed->flags & dlpack::kReadOnly;
+  fill(managed->tensor, where);
+}
+
+void Tensor::read_numpy(PyObject* x, Where where) {
+  bool is_bfloat16 = false;
+  if (PyObject_GetBuffer(x, &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    // NumPy exports no buffer of a dtype that it does not know. The one of ml_dtypes is two bytes, read as such.
+    const std::string dtype = str_of(nb::object(nb::borrow(x).attr("dtype")));
+    if (dtype != "bfloat16") unknown_dtype(where, dtype);
+    helper_ = nb::borrow(x).attr("view")("uint16");
+    is_bfloat16 = true;
+    if (PyObject_GetBuffer(helper_.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) throw nb::python_error();
+  }
+  owner_ = Owner::kBuffer;
+  read_only_ = buffer_.readonly != 0;
+  if (buffer_.ndim > kMaxDims) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected at most ", kMaxDims, " axes, given ", buffer_.ndim);
+  }
+  view.dtype = is_bfloat16 ? FLASHCUTE_DTYPE_BF16 : dtype_of_format(buffer_.format, buffer_.itemsize, x, where);
+  view.device = Device{};
+  view.data = buffer_.buf;
+  view.ndim = buffer_.ndim;
+  for (int i = 0; i < buffer_.ndim; ++i) {
+    view.shape[i] = buffer_.shape[i];
+    odd_strides_ |= buffer_.strides[i] % buffer_.itemsize != 0 && buffer_.shape[i] > 1;
+    view.strides[i] = buffer_.strides[i] / buffer_.itemsize;
+  }
+  settle(where);
+}
+
+void Tensor::read_dlpack(PyObject* x, Where where, Stream& stream) {
+  dlpack::Device device{};
+  {
+    const nb::object pair = nb::steal(PyObject_CallMethod(x, "__dlpack_device__", nullptr));
+    if (!pair.is_valid()) {
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), ".__dlpack_device__ failed"));
+    }
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected __dlpack_device__ to return a pair, given ",
+           type_name(pair.ptr()));
+    }
+    device.type = static_cast<int32_t>(PyLong_AsLong(PyTuple_GetItem(pair.ptr(), 0)));
+    device.id = static_cast<int32_t>(PyLong_AsLong(PyTuple_GetItem(pair.ptr(), 1)));
+    if (PyErr_Occurred()) {
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), ".__dlpack_device__ failed"));
+    }
+  }
+  const bool on_gpu = device_of(device, where).is_gpu();
+  if (on_gpu && !stream.known) resolve_stream(stream, *producer_, device.id, where);
+
+  nb::object capsule;
+  try {
+    try {
+      capsule = call_dlpack(x, on_gpu, stream.handle, true);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+      capsule = call_dlpack(x, on_gpu, stream.handle, false);  // a producer from before DLPack 1.0
+    }
+  } catch (nb::python_error& error) {
+    error.restore();
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), ".__dlpack__ failed"));
+  }
+  take_capsule(capsule.ptr(), where, type_name(x));
+}
+
+void Tensor::take_capsule(PyObject* capsule, Where where, const std::string& type) {
+  if (!PyCapsule_CheckExact(capsule)) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected ", type, ".__dlpack__ to return a capsule, given ",
+         type_name(capsule));
+  }
+  const char* name = PyCapsule_GetName(capsule);
+  if (PyErr_Occurred()) PyErr_Clear();
+  if (name && std::strcmp(name, "dltensor_versioned") == 0) {
+    managed_ = PyCapsule_GetPointer(capsule, name);
+    if (!managed_ || PyCapsule_SetName(capsule, "used_dltensor_versioned") != 0) throw nb::python_error();
+    owner_ = Owner::kVersioned;
+    const auto* managed = static_cast<dlpack::ManagedVersioned*>(managed_);
+    if (managed->version.major != dlpack::kMajorVersion) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected DLPack version 1, given ", managed->version.major);
+    }
+    read_only_ = managed->flags & dlpack::kReadOnly;
+    fill(managed->tensor, where);
+  } else if (name && std::strcmp(name, "dltensor") == 0) {
+    managed_ = PyCapsule_GetPointer(capsule, name);
+    if (!managed_ || PyCapsule_SetName(capsule, "used_dltensor") != 0) throw nb::python_error();
+    owner_ = Owner::kManaged;
+    fill(static_cast<dlpack::Managed*>(managed_)->tensor, where);
+  } else {
+    const bool used = name && std::strncmp(name, "used_", 5) == 0;
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a fresh DLPack capsule of ", type, ", given one ",
+         used ? "that was consumed before" : text("named '", name ? name : "", "'"));
+  }
+}
+
+void Tensor::fill(const dlpack::Tensor& tensor, Where where) {
+  view.device = device_of(tensor.device, where);
+  view.dtype = dtype_of(tensor.dtype, where);
+  if (tensor.ndim < 0 || tensor.ndim > kMaxDims) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected at most ", kMaxDims, " axes, given ", tensor.ndim);
+  }
+  if (tensor.ndim > 0 && !tensor.shape) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected a shape, given a null pointer");
+  }
+  view.ndim = tensor.ndim;
+  for (int i = 0; i < tensor.ndim; ++i) view.shape[i] = tensor.shape[i];
+  if (tensor.strides) {
+    for (int i = 0; i < tensor.ndim; ++i) view.strides[i] = tensor.strides[i];
+  } else {
+    view.make_contiguous();
+  }
+  view.data = tensor.data ? static_cast<char*>(tensor.data) + tensor.byte_offset : nullptr;
+  settle(where);
+}
+
+void Tensor::settle(Where where) {
+  const int64_t limit = std::numeric_limits<int64_t>::max() / 16;
+  int64_t count = 1;
+  bool empty = false;
+  for (int i = view.ndim - 1; i >= 0; --i) {
+    const int64_t length = view.shape[i];
+    if (length < 0) {
+      fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected lengths of at least 0, given ", shape_text(view));
+    }
+    if (length <= 1) {
+      view.strides[i] = count;  // never stepped over: any value will do, so take one that compares equal
+      empty |= length == 0;
+      continue;
+    }
+    if (count > limit / length) {
+      fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected fewer than 2**59 elements, given ", shape_text(view));
+    }
+    count *= length;
+    const int64_t stride = view.strides[i];
+    if (stride > limit / length || stride < -(limit / length)) {
+      fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides that stay within the address space, given ",
+           strides_text(view));
+    }
+  }
+  if (empty) {
+    view.make_contiguous();
+    odd_strides_ = false;
+  } else if (!view.data) {
+    fail(FLASHCUTE_STATUS_NULL_POINTER, where, "expected memory behind a tensor of shape ", shape_text(view),
+         ", given a null pointer");
+  }
+}
+
+bool Tensor::usable(Use use) const {
+  if (odd_strides_ || reinterpret_cast<uintptr_t>(view.data) % static_cast<unsigned>(size_of(view.dtype)) != 0) {
+    return false;
+  }
+  if (use == Use::kWritten) return true;  // the library says what is wrong with the rest
+  for (int i = 0; i < view.ndim; ++i) {
+    if (view.strides[i] < 0) return false;
+  }
+  const bool rows = use == Use::kRows || (use == Use::kMask && view.ndim <= 2);
+  return !rows || view.ndim == 0 || view.strides[view.ndim - 1] == 1;
+}
+
+}  // namespace flashcute::python

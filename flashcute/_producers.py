@@ -1,0 +1,59 @@
+"""What the compiled half leaves to each framework's own means. Not on the hot path, and imports none by itself."""
+
+import importlib
+import sys
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from .device_array import DeviceArray
+
+
+class Kind(IntEnum):
+    """ProducerKind of the compiled half, in its order."""
+
+    TORCH = 0
+    NUMPY = 1
+    CUPY = 2
+    DEVICE_ARRAY = 3
+    EXCHANGE = 4
+    OTHER = 5
+
+
+def contiguous(x: Any, kind: int) -> Any:
+    """A contiguous, aligned copy of x made by its framework."""
+    if kind == Kind.TORCH:
+        return x.resolve_neg().contiguous()
+    if kind == Kind.NUMPY:
+        return np.array(x, order="C", copy=True, subok=False)
+    if kind == Kind.CUPY:
+        return importlib.import_module("cupy").ascontiguousarray(x)
+    if hasattr(x, "contiguous"):
+        return x.contiguous()
+    raise TypeError(f"no way is known to make a {type(x).__name__} contiguous")
+
+
+def cupy_empty(shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+    """A CuPy array on the device of `like`, from CuPy's own pool."""
+    cupy = importlib.import_module("cupy")
+    with like.device:
+        return cupy.empty(shape, dtype=like.dtype if str(like.dtype) == dtype else dtype)
+
+
+def device_empty(shape: tuple[int, ...], dtype: str, device: str, stream: int) -> DeviceArray:
+    return DeviceArray(shape, dtype, device, stream=stream)
+
+
+def to_framework(like: Any, array: DeviceArray) -> Any:
+    """The array as one of like's framework, through that framework's from_dlpack."""
+    module = type(like).__module__.partition(".")[0]
+    if module == "tensorflow":
+        tensorflow = sys.modules["tensorflow"]
+        return tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+    namespace = like.__array_namespace__() if hasattr(like, "__array_namespace__") else sys.modules.get(module)
+    from_dlpack = getattr(namespace, "from_dlpack", None)
+    if from_dlpack is not None:
+        return from_dlpack(array)
+    # A producer that cannot take tensors back: NumPy's arrays are what everyone reads.
+    return np.from_dlpack(array) if array.device == "cpu" and array.dtype != "bfloat16" else array

@@ -1,0 +1,85 @@
+"""TensorDescriptor: a tensor without its memory, for planning a problem before its data exist."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .errors import BadDtypeError, BadParamError, BadShapeError, BadStridesError
+
+DTYPE_SIZES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+}
+
+
+def dtype_name(dtype: object) -> str:
+    """The name of a dtype given as a string or as any framework's dtype."""
+    if isinstance(dtype, str):
+        name = dtype
+    else:
+        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = str(name).rpartition(".")[2]
+    if name not in DTYPE_SIZES:
+        raise BadDtypeError(f"flashcute.TensorDescriptor(dtype): expected one of {', '.join(DTYPE_SIZES)}, given {name}")
+    return name
+
+
+def parse_device(device: object) -> tuple[bool, int]:
+    """(is a GPU, number) of "cpu", "cuda", "cuda:1" or a device object that prints as one of them."""
+    kind, colon, number = str(device).partition(":")
+    if kind in ("cpu", "cuda") and (not colon or number.isdigit()):
+        return kind == "cuda", int(number or 0) if kind == "cuda" else 0
+    raise BadParamError(f"flashcute.TensorDescriptor(device): expected 'cpu' or 'cuda:N', given {device!r}")
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = []
+    stride = 1
+    for length in reversed(shape):
+        strides.append(stride)
+        stride *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class TensorDescriptor:
+    """Shape, strides (in elements; None is contiguous), dtype and device of a tensor.
+
+    AttentionDescriptor takes these in place of tensors, and assumes memory aligned to 16 bytes for them.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        shape = tuple(int(length) for length in self.shape)
+        if any(length < 0 for length in shape):
+            raise BadShapeError(f"flashcute.TensorDescriptor(shape): expected lengths of at least 0, given {shape}")
+        strides = contiguous_strides(shape) if self.strides is None else tuple(int(stride) for stride in self.strides)
+        if len(strides) != len(shape):
+            raise BadStridesError(
+                f"flashcute.TensorDescriptor(strides): expected {len(shape)} strides, as many as axes, given {strides}"
+            )
+        is_gpu, number = parse_device(self.device)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "strides", strides)
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        object.__setattr__(self, "device", f"cuda:{number}" if is_gpu else "cpu")
+
+    @property
+    def _native(self) -> tuple[tuple[int, ...], tuple[int, ...], str, bool, int]:
+        """What the compiled half reads."""
+        assert self.strides is not None
+        return (self.shape, self.strides, self.dtype, *parse_device(self.device))

@@ -55,5 +55,5 @@ def to_framework(like: Any, array: DeviceArray) -> Any:
     from_dlpack = getattr(namespace, "from_dlpack", None)
     if from_dlpack is not None:
         return from_dlpack(array)
-    # A producer that cannot take tensors back: NumPy's arrays are what everyone reads.
-    return np.from_dlpack(array) if array.device == "cpu" and array.dtype != "bfloat16" else array
+    # A producer that takes no tensors back: NumPy's arrays are what everyone reads.
+    return array.numpy() if array.device == "cpu" and array.dtype != "bfloat16" else array

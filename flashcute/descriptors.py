@@ -30,7 +30,9 @@ def dtype_name(dtype: object) -> str:
         name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = str(name).rpartition(".")[2]
     if name not in DTYPE_SIZES:
-        raise BadDtypeError(f"flashcute.TensorDescriptor(dtype): expected one of {', '.join(DTYPE_SIZES)}, given {name}")
+        raise BadDtypeError(
+            f"flashcute.TensorDescriptor(dtype): expected one of {', '.join(DTYPE_SIZES)}, given {name}"
+        )
     return name
 
 

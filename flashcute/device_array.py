@@ -28,7 +28,7 @@ def _round_to_bfloat16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class DeviceArray:
-    """A contiguous array on "cpu" or "cuda:N". Its content is made on one CUDA stream, the legacy default unless given."""
+    """A contiguous array on "cpu" or "cuda:N", made on one CUDA stream: the legacy default unless another is given."""
 
     __slots__ = ("__weakref__", "_buffer", "device", "dtype", "shape")
 

@@ -71,11 +71,10 @@ PyObject* const* interned_names() {
 [[noreturn]] void unknown_keyword(const char* function, std::string_view name) {
   for (const Refused& refused : kRefused) {
     if (name == refused.name) {
-      throw nb::type_error(
-          text("flashcute.", function, '(', name, "): ", refused.what, " is not in this release").c_str());
+      throw SignatureError(text("flashcute.", function, '(', name, "): not in this release (", refused.what, ")"));
     }
   }
-  throw nb::type_error(text("flashcute.", function, "(): unexpected keyword argument '", name, "'").c_str());
+  throw SignatureError(text("flashcute.", function, "(): unexpected keyword argument '", name, "'"));
 }
 
 int find_keyword(const char* function, uint32_t allowed, PyObject* keyword, int expected) {
@@ -97,7 +96,7 @@ int find_keyword(const char* function, uint32_t allowed, PyObject* keyword, int 
 float parse_float(Where where, PyObject* value) {
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred()) {
-    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text("expected a number, given ", type_name(value)));
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a number, given %", value);
   }
   return static_cast<float>(number);
 }
@@ -119,7 +118,7 @@ bool parse_bool(Where where, PyObject* value) {
 int64_t parse_int(Where where, PyObject* value) {
   nb::object index = nb::steal(PyLong_CheckExact(value) ? Py_NewRef(value) : PyNumber_Index(value));
   if (!index.is_valid()) {
-    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text("expected an integer, given ", type_name(value)));
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "expected an integer, given %", value);
   }
   int overflow = 0;
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
@@ -173,9 +172,8 @@ void parse_arguments(const char* function, uint32_t allowed, PyObject* const* va
   out.fill(nullptr);
   uint32_t seen = 0;
   if (positional > 3) {
-    throw nb::type_error(text("flashcute.", function, "(): expected 3 positional arguments (q, k, v), given ",
-                              positional, "; the others are given by keyword")
-                             .c_str());
+    throw SignatureError(text("flashcute.", function, "(): expected 3 positional arguments (q, k, v), given ",
+                              positional, "; the others are given by keyword"));
   }
   for (Py_ssize_t i = 0; i < positional; ++i) {
     out[i] = values[i];
@@ -188,7 +186,7 @@ void parse_arguments(const char* function, uint32_t allowed, PyObject* const* va
     const int arg = find_keyword(function, allowed, keyword, expected);
     if (!(allowed >> arg & 1u)) unknown_keyword(function, kNames[arg]);
     if (seen >> arg & 1u) {
-      throw nb::type_error(text("flashcute.", function, '(', kNames[arg], "): given twice").c_str());
+      throw SignatureError(text("flashcute.", function, '(', kNames[arg], "): given twice"));
     }
     seen |= 1u << arg;
     PyObject* value = values[positional + i];
@@ -197,7 +195,7 @@ void parse_arguments(const char* function, uint32_t allowed, PyObject* const* va
   }
   for (int i = kArgQ; i <= kArgV; ++i) {
     if (!(seen >> i & 1u)) {
-      throw nb::type_error(text("flashcute.", function, "(): missing argument '", kNames[i], "'").c_str());
+      throw SignatureError(text("flashcute.", function, "(): missing argument '", kNames[i], "'"));
     }
     if (!out[i]) out[i] = Py_None;  // an explicit None is not a tensor, and says so
   }
@@ -206,7 +204,7 @@ void parse_arguments(const char* function, uint32_t allowed, PyObject* const* va
 uint64_t parse_u64(Where where, PyObject* value) {
   const nb::object index = nb::steal(PyNumber_Index(value));
   if (!index.is_valid()) {
-    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text("expected an integer, given ", type_name(value)));
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "expected an integer, given %", value);
   }
   const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
   if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred()) {

@@ -1,4 +1,6 @@
 // Memory of the library's own allocator, which Python can hand to any consumer of DLPack: what DeviceArray stands on.
+#include <nanobind/stl/string.h>
+
 #include <cstring>
 #include <memory>
 

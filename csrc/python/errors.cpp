@@ -25,9 +25,11 @@ std::string utf8_or_nothing(PyObject* new_reference) {
 
 }  // namespace
 
-void fail_from_python(flashcuteStatus_t status, Where where, const std::string& what) {
-  nb::python_error error;
+void fail_from_python(flashcuteStatus_t status, Where where, std::string what, PyObject* subject) {
+  nb::python_error error;  // takes the error away first: nothing may be asked of Python while one is set
   if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw error;
+  const size_t at = what.find('%');
+  if (at != std::string::npos) what.replace(at, 1, type_name(subject));
   const nb::object cause = nb::borrow(error.value());
   std::string reason = str_of(cause);
   // The first line says what happened; PyTorch adds its own call stack below it.
@@ -47,6 +49,8 @@ void check(flashcuteStatus_t status, const char* function) {
   for (const char* owner : {"options->", "buffers->"}) {
     if (argument.rfind(owner, 0) == 0) argument.erase(0, std::strlen(owner));
   }
+  const size_t suffix = argument.rfind("_desc");
+  if (suffix != std::string::npos && suffix + 5 == argument.size()) argument.resize(suffix);
   if (argument == "dense_mask") argument = "mask";
   if (argument == "dropout_state") argument = "seed";
   throw StatusError(status, text("flashcute.", function, '(', argument, message.substr(close)));
@@ -61,6 +65,8 @@ void set_python_error() noexcept {
     }
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const SignatureError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {

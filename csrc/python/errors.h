@@ -6,6 +6,7 @@
 
 #include <exception>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,12 @@ class StatusError final : public std::exception {
   nb::object cause_;
 };
 
+// A call that does not fit the signature: Python's TypeError.
+class SignatureError final : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream stream;
@@ -48,8 +55,8 @@ template <class... Parts>
 }
 
 // Turns the Python error that is set into a StatusError with it as the cause. MemoryError, KeyboardInterrupt and their
-// like pass unchanged.
-[[noreturn]] void fail_from_python(flashcuteStatus_t status, Where where, const std::string& what);
+// like pass unchanged. A '%' in `what` stands for the type of `subject`.
+[[noreturn]] void fail_from_python(flashcuteStatus_t status, Where where, std::string what, PyObject* subject);
 
 // Throws the library's own message when `status` is a failure, as one of the Python call and argument that the caller
 // knows.

@@ -150,7 +150,7 @@ nb::object contiguous_copy(PyObject* x, const Producer& producer, Where where) {
   const nb::object copy =
       nb::steal(PyObject_CallMethod(producers_module().ptr(), "contiguous", "Oi", x, static_cast<int>(producer.kind)));
   if (!copy.is_valid()) {
-    fail_from_python(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, text(type_name(x), " cannot be copied"));
+    fail_from_python(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "% cannot be copied", x);
   }
   return copy;
 }
@@ -181,8 +181,7 @@ nb::object to_caller(const Tensor& like, nb::object result, Where where) {
   const nb::object converted =
       nb::steal(PyObject_CallMethod(producers_module().ptr(), "to_framework", "OO", like.object(), result.ptr()));
   if (!converted.is_valid()) {
-    fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where,
-                     text(type_name(like.object()), "'s from_dlpack refused the result"));
+    fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "%'s from_dlpack refused the result", like.object());
   }
   return converted;
 }

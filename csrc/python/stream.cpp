@@ -52,7 +52,7 @@ void* current_stream(const Producer& producer, int device_id, Where where) {
   if (producer.api) {
     void* stream = nullptr;
     if (producer.api->current_stream(dlpack::kCuda, device_id, &stream) != 0) {
-      fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "no current stream");
+      fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "no current stream", Py_None);
     }
     return normalise(reinterpret_cast<uintptr_t>(stream));
   }

@@ -254,14 +254,14 @@ void Tensor::read_exchange(PyObject* x, Where where) {
   if (api.view) {
     dlpack::Tensor tensor;
     if (api.view(x, &tensor) != 0) {
-      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), " cannot be exported"));
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be exported", x);
     }
     fill(tensor, where);
     return;
   }
   dlpack::ManagedVersioned* managed = nullptr;
   if (api.export_managed(x, &managed) != 0) {
-    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), " cannot be exported"));
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be exported", x);
   }
   managed_ = managed;
   owner_ = Owner::kVersioned;
@@ -302,7 +302,7 @@ void Tensor::read_dlpack(PyObject* x, Where where, Stream& stream) {
   {
     const nb::object pair = nb::steal(PyObject_CallMethod(x, "__dlpack_device__", nullptr));
     if (!pair.is_valid()) {
-      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), ".__dlpack_device__ failed"));
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "%.__dlpack_device__ failed", x);
     }
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
       fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected __dlpack_device__ to return a pair, given ",
@@ -311,7 +311,7 @@ void Tensor::read_dlpack(PyObject* x, Where where, Stream& stream) {
     device.type = static_cast<int32_t>(PyLong_AsLong(PyTuple_GetItem(pair.ptr(), 0)));
     device.id = static_cast<int32_t>(PyLong_AsLong(PyTuple_GetItem(pair.ptr(), 1)));
     if (PyErr_Occurred()) {
-      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), ".__dlpack_device__ failed"));
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "%.__dlpack_device__ failed", x);
     }
   }
   const bool on_gpu = device_of(device, where).is_gpu();
@@ -327,7 +327,7 @@ void Tensor::read_dlpack(PyObject* x, Where where, Stream& stream) {
     }
   } catch (nb::python_error& error) {
     error.restore();
-    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, text(type_name(x), ".__dlpack__ failed"));
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "%.__dlpack__ failed", x);
   }
   take_capsule(capsule.ptr(), where, type_name(x));
 }

@@ -95,11 +95,11 @@ using namespace flashcute;
 flashcuteStatus_t flashcuteCreateHandle(flashcuteHandle_t* handle, flashcuteDevice_t device, int device_id) {
   return guarded(__func__, [&] {
     require(handle, "handle") = nullptr;
-    const auto type = static_cast<DeviceType>(device);
+    const auto type = static_cast<DeviceType>(raw_value(device));
     const bool known = type == DeviceType::kCpu || type == DeviceType::kNvidia;
     if (!known || fault_is(FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE)) {
       fail(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device",
-           "FLASHCUTE_DEVICE_CPU (0) or FLASHCUTE_DEVICE_NVIDIA (1)", text(static_cast<int64_t>(device)));
+           "FLASHCUTE_DEVICE_CPU (0) or FLASHCUTE_DEVICE_NVIDIA (1)", text(raw_value(device)));
     }
     if (device_id < 0) {
       fail(FLASHCUTE_STATUS_BAD_PARAM, "device_id", "0 or more", text(static_cast<int64_t>(device_id)));
@@ -191,9 +191,10 @@ const char* flashcuteGetLastErrorMessage(void) {
 
 flashcuteStatus_t flashcuteInjectFault(flashcuteFault_t fault) {
   return guarded(__func__, [&] {
-    if (fault < FLASHCUTE_FAULT_NONE || fault > FLASHCUTE_FAULT_PRETENDED_GPU) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, "fault", "one of FLASHCUTE_FAULT_*", text(static_cast<int64_t>(fault)));
+    const int64_t value = raw_value(fault);
+    if (value < FLASHCUTE_FAULT_NONE || value > FLASHCUTE_FAULT_PRETENDED_GPU) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, "fault", "one of FLASHCUTE_FAULT_*", text(value));
     }
-    g_fault.store(fault, std::memory_order_relaxed);
+    g_fault.store(static_cast<int>(value), std::memory_order_relaxed);
   });
 }

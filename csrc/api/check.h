@@ -1,6 +1,7 @@
 // Words and small checks that every validator shares.
 #pragma once
 
+#include <cstring>
 #include <initializer_list>
 #include <string>
 
@@ -12,6 +13,15 @@ namespace flashcute {
 // Throws "(argument): expected …, given …"; c_api.cpp puts the function's name before it.
 [[noreturn]] void fail(flashcuteStatus_t status, const std::string& argument, const std::string& expected,
                        const std::string& given);
+
+// The number in an enumerator that came from C, which may be none of its type's (then only its bytes may be read).
+template <typename Enum>
+int64_t raw_value(const Enum& enumerator) {
+  static_assert(sizeof(Enum) == sizeof(int32_t), "C enumerations are ints here");
+  int32_t value = 0;
+  std::memcpy(&value, &enumerator, sizeof value);
+  return value;
+}
 
 std::string text(double value);
 std::string text(int64_t value);

@@ -24,10 +24,10 @@ infiniStatus_t as_infini(flashcuteStatus_t status) {
 
 infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id) {
   return as_infini(flashcute::guarded(__func__, [&] {
-    if (device != INFINI_DEVICE_CPU && device != INFINI_DEVICE_NVIDIA) {
+    const int64_t value = flashcute::raw_value(device);
+    if (value != INFINI_DEVICE_CPU && value != INFINI_DEVICE_NVIDIA) {
       flashcute::fail(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "device",
-                      "INFINI_DEVICE_CPU (0) or INFINI_DEVICE_NVIDIA (1)",
-                      flashcute::text(static_cast<int64_t>(device)));
+                      "INFINI_DEVICE_CPU (0) or INFINI_DEVICE_NVIDIA (1)", flashcute::text(value));
     }
     if (device_id < 0) {
       flashcute::fail(FLASHCUTE_STATUS_BAD_PARAM, "device_id", "0 or more",

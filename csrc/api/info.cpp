@@ -72,6 +72,23 @@ void add_kernels_on(JsonWriter& json, const DeviceFacts& facts) {
   json.end_array();
 }
 
+// Fills the facts of the GPU facts.id, and says why it cannot be used, or "".
+std::string why_unusable(DeviceFacts& facts) {
+  try {
+    facts = device_facts(DeviceType::kNvidia, facts.id);
+    require_supported(facts);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// One line on why no GPU can be used, "" where one can.
+std::string why_no_gpu() {
+  DeviceFacts first;
+  return why_unusable(first);
+}
+
 void add_devices(JsonWriter& json) {
   json.begin_array("devices");
   const DeviceFacts cpu_facts = device_facts(DeviceType::kCpu, 0);
@@ -80,19 +97,13 @@ void add_devices(JsonWriter& json) {
   json.add("usable", true).add("reason", "");
   add_kernels_on(json, cpu_facts);
   json.end_object();
-  const bool pretended = fault_is(FLASHCUTE_FAULT_OLD_GPU) || fault_is(FLASHCUTE_FAULT_PRETENDED_GPU);
-  const int count = fault_is(FLASHCUTE_FAULT_NO_GPU) ? 0 : pretended ? 1 : cuda::device_count();
+  const int count = gpu_count();
   for (int id = 0; id < count; ++id) {
     DeviceFacts facts;
     facts.type = DeviceType::kNvidia;
     facts.id = id;
-    std::string reason;
-    try {
-      facts = device_facts(DeviceType::kNvidia, id);
-      require_supported(facts);
-    } catch (const Error& error) {
-      reason = error.what();
-    }
+    facts.name = "NVIDIA GPU";
+    const std::string reason = why_unusable(facts);
     json.begin_object();
     add_device(json, facts);
     json.add("usable", reason.empty()).add("reason", reason);
@@ -112,6 +123,7 @@ std::string info_text() {
       .add("cuda_description", cuda::build_description())
       .end_object();
   json.begin_object("cpu").add("isa", cpu::isa_name()).add("threads", cpu::num_threads()).end_object();
+  json.begin_object("gpu").add("count", gpu_count()).add("reason", why_no_gpu()).end_object();
   json.begin_array("kernels");
   for (const KernelInfo* kernel : all_kernels()) {
     json.begin_object();

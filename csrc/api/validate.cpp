@@ -155,9 +155,9 @@ TensorView make_view(size_t ndim, const size_t* shape, const ptrdiff_t* strides,
   }
   TensorView view;
   view.ndim = static_cast<int>(ndim);
-  view.dtype = static_cast<DType>(dtype);
+  view.dtype = static_cast<DType>(raw_value(dtype));
   if (size_of(view.dtype) == 0) {
-    fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, "dtype", "one of FLASHCUTE_DTYPE_*", text(static_cast<int64_t>(dtype)));
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, "dtype", "one of FLASHCUTE_DTYPE_*", text(raw_value(dtype)));
   }
   for (int axis = 0; axis < view.ndim; ++axis) {
     if (shape[axis] > static_cast<size_t>(std::numeric_limits<int64_t>::max())) {

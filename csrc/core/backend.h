@@ -12,18 +12,20 @@ namespace flashcute {
 namespace cpu {
 const std::vector<KernelInfo>& kernels();
 void merge(const MergeProblem&);
-void check_lengths(const Problem&, const Buffers&);  // options.checked: throws Error(BAD_PARAM) that names the bad entry
+void check_lengths(const Problem&,
+                   const Buffers&);  // options.checked: throws Error(BAD_PARAM) that names the bad entry
 void set_num_threads(int n);
 int num_threads();
 const char* isa_name();  // "avx512_bf16", "avx512", "avx2", "generic": what this machine will run
 }  // namespace cpu
 
 namespace cuda {
-bool compiled();                 // were CUDA kernels built
-std::string build_description(); // "CUDA 13.0, CUTLASS 4.2.0, archs 80;90" or why there is none
+bool compiled();                  // were CUDA kernels built
+std::string build_description();  // "CUDA 13.0, CUTLASS 4.2.0, archs 80;90" or why there is none
 const std::vector<KernelInfo>& kernels();
-int device_count();              // 0 without a driver; opens no context
-// Throws Error: DEVICE_NOT_FOUND (no driver, no such device; the text says which), DEVICE_TYPE_NOT_SUPPORTED (not compiled).
+int device_count();  // 0 without a driver; opens no context
+// Throws Error: DEVICE_NOT_FOUND (no driver, no such device; the text says which), DEVICE_TYPE_NOT_SUPPORTED (not
+// compiled).
 const DeviceFacts& device_facts(int id);
 void merge(const MergeProblem&, int device_id, void* stream);
 void check_lengths(const Problem&, const Buffers&, void* stream);  // synchronises the stream

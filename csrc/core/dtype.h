@@ -30,17 +30,21 @@ constexpr int size_of(DType dtype) {
     case DType::kByte:
     case DType::kBool:
     case DType::kI8:
-    case DType::kU8: return 1;
+    case DType::kU8:
+      return 1;
     case DType::kI16:
     case DType::kU16:
     case DType::kF16:
-    case DType::kBF16: return 2;
+    case DType::kBF16:
+      return 2;
     case DType::kI32:
     case DType::kU32:
-    case DType::kF32: return 4;
+    case DType::kF32:
+      return 4;
     case DType::kI64:
     case DType::kU64:
-    case DType::kF64: return 8;
+    case DType::kF64:
+      return 8;
   }
   return 0;
 }
@@ -52,20 +56,34 @@ constexpr bool is_mask_dtype(DType dtype) {
 
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::kByte: return "byte";
-    case DType::kBool: return "bool";
-    case DType::kI8: return "int8";
-    case DType::kI16: return "int16";
-    case DType::kI32: return "int32";
-    case DType::kI64: return "int64";
-    case DType::kU8: return "uint8";
-    case DType::kU16: return "uint16";
-    case DType::kU32: return "uint32";
-    case DType::kU64: return "uint64";
-    case DType::kF16: return "float16";
-    case DType::kF32: return "float32";
-    case DType::kF64: return "float64";
-    case DType::kBF16: return "bfloat16";
+    case DType::kByte:
+      return "byte";
+    case DType::kBool:
+      return "bool";
+    case DType::kI8:
+      return "int8";
+    case DType::kI16:
+      return "int16";
+    case DType::kI32:
+      return "int32";
+    case DType::kI64:
+      return "int64";
+    case DType::kU8:
+      return "uint8";
+    case DType::kU16:
+      return "uint16";
+    case DType::kU32:
+      return "uint32";
+    case DType::kU64:
+      return "uint64";
+    case DType::kF16:
+      return "float16";
+    case DType::kF32:
+      return "float32";
+    case DType::kF64:
+      return "float64";
+    case DType::kBF16:
+      return "bfloat16";
   }
   return "unknown";
 }

@@ -16,12 +16,12 @@ struct Staging {
 
 struct Plan {
   const KernelInfo* kernel = nullptr;
-  int block_m = 0, block_n = 0;      // query and key rows of a tile
-  int threads = 0;                   // CPU: worker threads at most; GPU: threads of a CTA
-  int64_t grid = 0;                  // CPU: independent tiles; GPU: CTAs
-  size_t shared_memory = 0;          // GPU: bytes a CTA
-  size_t workspace = 0;              // bytes, a multiple of 256, the sum of all below
-  Staging q, k, v, out;              // GPU: tensors that lack 16-byte alignment
+  int block_m = 0, block_n = 0;                 // query and key rows of a tile
+  int threads = 0;                              // CPU: worker threads at most; GPU: threads of a CTA
+  int64_t grid = 0;                             // CPU: independent tiles; GPU: CTAs
+  size_t shared_memory = 0;                     // GPU: bytes a CTA
+  size_t workspace = 0;                         // bytes, a multiple of 256, the sum of all below
+  Staging q, k, v, out;                         // GPU: tensors that lack 16-byte alignment
   size_t scratch_offset = 0, scratch_size = 0;  // what the kernel itself asks for
 };
 

@@ -1,5 +1,7 @@
 #include "dispatch/devices.h"
 
+#include <unistd.h>
+
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/fault.h"
@@ -60,6 +62,15 @@ DeviceFacts device_facts(DeviceType type, int id) {
 DeviceFacts refreshed(const DeviceFacts& facts) {
   const bool replaced = facts.type == DeviceType::kNvidia && facts.id == 0 && fault_is(FLASHCUTE_FAULT_OLD_GPU);
   return replaced ? old_gpu() : facts;
+}
+
+int gpu_count() {
+  if (fault_is(FLASHCUTE_FAULT_NO_GPU)) return 0;
+  if (fault_is(FLASHCUTE_FAULT_OLD_GPU) || fault_is(FLASHCUTE_FAULT_PRETENDED_GPU)) return 1;
+  if (cuda::compiled()) return cuda::device_count();
+  int count = 0;
+  for (int id = 0; id < 64; ++id) count += access(("/dev/nvidia" + std::to_string(id)).c_str(), F_OK) == 0;
+  return count;
 }
 
 void require_supported(const DeviceFacts& facts) {

@@ -1,6 +1,6 @@
-/* The names of InfiniOP's FlashAttention, for programs written against its documentation: include this header in place of
- * InfiniOP's, link libflashcute, and they run unchanged. Handles and descriptors are flashcute's own, so the calls of
- * flashcute.h take them too, and flashcuteGetLastErrorMessage() explains a status that is not INFINI_STATUS_SUCCESS.
+/* The names of InfiniOP's FlashAttention, for programs written against its documentation: include this header in place
+ * of InfiniOP's, link libflashcute, and they run unchanged. Handles and descriptors are flashcute's own, so the calls
+ * of flashcute.h take them too, and flashcuteGetLastErrorMessage() explains a status that is not INFINI_STATUS_SUCCESS.
  */
 #ifndef FLASHCUTE_INFINIOP_H
 #define FLASHCUTE_INFINIOP_H
@@ -45,31 +45,31 @@ typedef enum {
   INFINI_DTYPE_BF16 = 19
 } infiniDtype_t;
 
-typedef struct flashcuteHandle *infiniopHandle_t;
-typedef struct flashcuteTensorDescriptor *infiniopTensorDescriptor_t;
-typedef struct flashcuteFlashAttentionDescriptor *infiniopFlashAttentionDescriptor_t;
+typedef struct flashcuteHandle* infiniopHandle_t;
+typedef struct flashcuteTensorDescriptor* infiniopTensorDescriptor_t;
+typedef struct flashcuteFlashAttentionDescriptor* infiniopFlashAttentionDescriptor_t;
 
 /* The device of the handles that this thread creates from now on; the CPU at first. */
 FLASHCUTE_API infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id);
 
-FLASHCUTE_API infiniStatus_t infiniopCreateHandle(infiniopHandle_t *handle_ptr);
+FLASHCUTE_API infiniStatus_t infiniopCreateHandle(infiniopHandle_t* handle_ptr);
 FLASHCUTE_API infiniStatus_t infiniopDestroyHandle(infiniopHandle_t handle);
 
-FLASHCUTE_API infiniStatus_t infiniopCreateTensorDescriptor(infiniopTensorDescriptor_t *desc_ptr, size_t ndim,
-                                                            const size_t *shape, const ptrdiff_t *strides,
+FLASHCUTE_API infiniStatus_t infiniopCreateTensorDescriptor(infiniopTensorDescriptor_t* desc_ptr, size_t ndim,
+                                                            const size_t* shape, const ptrdiff_t* strides,
                                                             infiniDtype_t dtype);
 FLASHCUTE_API infiniStatus_t infiniopDestroyTensorDescriptor(infiniopTensorDescriptor_t desc);
 
 FLASHCUTE_API infiniStatus_t infiniopCreateFlashAttentionDescriptor(
-    infiniopHandle_t handle, infiniopFlashAttentionDescriptor_t *desc_ptr, infiniopTensorDescriptor_t out_desc,
+    infiniopHandle_t handle, infiniopFlashAttentionDescriptor_t* desc_ptr, infiniopTensorDescriptor_t out_desc,
     infiniopTensorDescriptor_t q_desc, infiniopTensorDescriptor_t k_desc, infiniopTensorDescriptor_t v_desc,
     infiniopTensorDescriptor_t mask_desc);
 /* Large enough for a workspace of any alignment, such as malloc's. */
 FLASHCUTE_API infiniStatus_t infiniopGetFlashAttentionWorkspaceSize(infiniopFlashAttentionDescriptor_t desc,
-                                                                    size_t *size);
-FLASHCUTE_API infiniStatus_t infiniopFlashAttention(infiniopFlashAttentionDescriptor_t desc, void *workspace,
-                                                    size_t workspace_size, void *out, const void *q, const void *k,
-                                                    const void *v, const void *mask, void *stream);
+                                                                    size_t* size);
+FLASHCUTE_API infiniStatus_t infiniopFlashAttention(infiniopFlashAttentionDescriptor_t desc, void* workspace,
+                                                    size_t workspace_size, void* out, const void* q, const void* k,
+                                                    const void* v, const void* mask, void* stream);
 FLASHCUTE_API infiniStatus_t infiniopDestroyFlashAttentionDescriptor(infiniopFlashAttentionDescriptor_t desc);
 /* The spelling that InfiniOP's documentation prints. */
 FLASHCUTE_API infiniStatus_t infiniopDestoryFlashAttentionDescriptor(infiniopFlashAttentionDescriptor_t desc);

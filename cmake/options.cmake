@@ -20,10 +20,9 @@ _fc_list_option(FLASHCUTE_HEAD_DIMS "64;128" "Head-dim buckets to build, of: 64;
 _fc_option(FLASHCUTE_CUTLASS_DIR "" PATH "A CUTLASS 4.x checkout or include folder; empty: the nvidia-cutlass wheel")
 _fc_option(FLASHCUTE_WERROR OFF BOOL "Warnings are errors")
 _fc_option(FLASHCUTE_TESTS OFF BOOL "Build the C tests")
+option(FLASHCUTE_PYTHON "Build the Python module" OFF)
 if(SKBUILD)
-  option(FLASHCUTE_PYTHON "Build the Python module" ON)
-else()
-  option(FLASHCUTE_PYTHON "Build the Python module" OFF)
+  set(FLASHCUTE_PYTHON ON) # whatever a build folder remembers from a configuration without pip
 endif()
 
 # A CuTe translation unit peaks near 1.5 GB, so jobs are bounded by memory as well as by cores. A parallel level that the

@@ -1,0 +1,199 @@
+"""What ``flashcute check`` computes: a spread of shapes, types and features, each small enough for a float64 oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem. Optional tensors are named by `tensors` and drawn by :func:`draw`."""
+
+    dtype: str
+    batch: int
+    heads: tuple[int, int]  # of q, of k and v
+    seq: tuple[int, int]  # of q, of k and v; packed: the lengths add up to these
+    head_dim: tuple[int, int]  # of q and k, of v and out
+    options: dict[str, Any] = field(default_factory=dict)
+    tensors: tuple[str, ...] = ()  # of mask, dense_mask, bias, alibi_slopes, sinks, seqused_k, cu_seqlens
+    quick: bool = False
+
+    @property
+    def packed(self) -> bool:
+        return "cu_seqlens" in self.tensors
+
+    def shape_text(self) -> str:
+        def pair(values: tuple[int, int]) -> str:
+            return str(values[0]) if values[0] == values[1] else f"{values[0]}/{values[1]}"
+
+        return f"{self.batch} x {pair(self.heads)} x {self.seq[0]} x {self.seq[1]} x {pair(self.head_dim)}"
+
+    def feature_text(self) -> str:
+        names = {
+            "mask": "key mask",
+            "dense_mask": "pair mask",
+            "alibi_slopes": "ALiBi",
+            "seqused_k": "seqused",
+            "cu_seqlens": "packed",
+        }
+        words = []
+        for name, value in self.options.items():
+            if name == "window":
+                words.append(f"window {value[0]},{value[1]}")
+            elif name == "layout":
+                words.append(f"layout {value}")
+            elif name == "alignment":
+                words.append(str(value).replace("_", " "))
+            elif value is True:
+                words.append(name)
+            elif name != "seed":
+                words.append(f"{name.removesuffix('_p')} {value:g}")
+        words += [names.get(name, name) for name in self.tensors]
+        if self.heads[0] != self.heads[1]:
+            words.append("multi-query" if self.heads[1] == 1 else "grouped heads")
+        return ", ".join(words) or "full"
+
+
+def cases(device: str, quick: bool) -> list[Case]:
+    """The list for "cpu" or "cuda"; `quick` keeps a few small ones."""
+    chosen = [*_shapes(), *_features(), *_large(device)]
+    if device == "cuda":
+        chosen = [case for case in chosen if case.dtype != "float32"]
+    return [case for case in chosen if case.quick or not quick]
+
+
+def _shapes() -> Iterator[Case]:
+    for dtype in ("float32", "float16", "bfloat16"):
+        yield Case(dtype, 2, (4, 4), (128, 128), (64, 64), quick=True)
+        yield Case(dtype, 1, (8, 8), (512, 512), (128, 128), {"causal": True}, quick=True)
+        yield Case(dtype, 2, (8, 2), (200, 333), (64, 64), {"causal": True})
+        yield Case(dtype, 1, (4, 1), (1, 1000), (128, 128))
+        yield Case(dtype, 3, (2, 2), (65, 65), (80, 80))
+        yield Case(dtype, 1, (3, 3), (40, 8), (64, 64), {"window": (4, 2)}, quick=True)
+    yield Case("float16", 2, (2, 2), (77, 130), (20, 20))
+    yield Case("bfloat16", 1, (2, 2), (100, 100), (64, 32))
+    yield Case("bfloat16", 1, (2, 2), (100, 140), (256, 256), {"causal": True})
+    yield Case("float32", 1, (2, 2), (64, 64), (500, 500))
+    yield Case("bfloat16", 1, (2, 2), (100, 0), (64, 64))
+
+
+def _features() -> Iterator[Case]:
+    base = Case("bfloat16", 2, (4, 2), (160, 224), (64, 64))
+    for dtype in ("float32", "bfloat16"):
+        of = replace(base, dtype=dtype)
+        yield replace(of, tensors=("mask",), quick=True)
+        yield replace(of, options={"window": (63, 0)})
+    yield replace(base, dtype="float16", options={"causal": True}, tensors=("mask",), head_dim=(128, 128))
+    yield replace(base, options={"window": (-1, 16)})
+    yield replace(base, options={"causal": True, "alignment": "top_left"})
+    yield replace(base, options={"layout": "bshd"})
+    yield replace(base, options={"scale": 0.05})
+    yield replace(base, options={"softcap": 20.0})
+    yield replace(base, tensors=("alibi_slopes",), options={"causal": True})
+    yield replace(base, tensors=("sinks",))
+    yield replace(base, tensors=("bias",))
+    yield replace(base, tensors=("dense_mask",))
+    yield replace(base, options={"dropout_p": 0.2, "seed": 1234})
+    yield replace(base, tensors=("seqused_k",), options={"causal": True})
+    yield replace(base, tensors=("cu_seqlens",), batch=5, seq=(300, 400), options={"causal": True, "layout": "hsd"})
+    every = {"window": (100, 5), "softcap": 15.0, "dropout_p": 0.1, "seed": 99}
+    yield replace(base, dtype="float32", options=every, tensors=("mask", "bias", "alibi_slopes", "sinks"))
+
+
+def _large(device: str) -> Iterator[Case]:
+    if device == "cpu":
+        sizes = [(1, (8, 8), 2048, 64), (1, (8, 8), 2048, 128)]
+    else:
+        sizes = [(2, (16, 16), 4096, 64), (2, (16, 16), 4096, 128), (1, (16, 4), 8192, 128)]
+    for dtype in ("float32", "float16", "bfloat16"):
+        for batch, heads, seq, dim in sizes:
+            for causal in (False, True):
+                yield Case(dtype, batch, heads, (seq, seq), (dim, dim), {"causal": True} if causal else {})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inputs and work
+
+
+@dataclass
+class Inputs:
+    """The values of one case, already rounded to its type, in the layout that the call takes."""
+
+    q: Array
+    k: Array
+    v: Array
+    tensors: dict[str, Array]  # by keyword of flashcute.attention
+
+
+def draw(case: Case, random: np.random.Generator) -> Inputs:
+    """Standard normal q, k, v, and whatever optional tensors the case names."""
+    seq_q, seq_k = case.seq
+    heads_q, heads_k = case.heads
+
+    def normal(heads: int, seq: int, dim: int) -> Array:
+        if case.packed:
+            shape: tuple[int, ...] = (heads, seq, dim)
+        elif case.options.get("layout") == "bshd":
+            shape = (case.batch, seq, heads, dim)
+        else:
+            shape = (case.batch, heads, seq, dim)
+        return random.standard_normal(shape, dtype=np.float32)
+
+    makers: dict[str, Callable[[], Array]] = {
+        "mask": lambda: random.random((case.batch, seq_k)) < 0.7,
+        "dense_mask": lambda: random.random((case.batch, 1, seq_q, seq_k)) < 0.7,
+        "bias": lambda: random.standard_normal((1, heads_q, seq_q, seq_k), dtype=np.float32),
+        "alibi_slopes": lambda: np.exp2(-8.0 * (np.arange(heads_q) + 1) / heads_q).astype(np.float32),
+        "sinks": lambda: random.standard_normal(heads_q, dtype=np.float32),
+        "seqused_k": lambda: random.integers(0, seq_k + 1, case.batch, dtype=np.int32),
+    }
+    tensors: dict[str, Array] = {}
+    for name in case.tensors:
+        if name == "cu_seqlens":
+            tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
+            tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
+        else:
+            tensors["mask" if name == "dense_mask" else name] = makers[name]()
+    return Inputs(
+        normal(heads_q, seq_q, case.head_dim[0]),
+        normal(heads_k, seq_k, case.head_dim[0]),
+        normal(heads_k, seq_k, case.head_dim[1]),
+        tensors,
+    )
+
+
+def _cumulative(random: np.random.Generator, batch: int, total: int) -> Array:
+    """Bounds of members whose lengths add up to the total, an empty one among them."""
+    cuts = np.sort(random.integers(0, total + 1, batch - 2))
+    return np.concatenate([[0, 0], cuts, [total]]).astype(np.int32)
+
+
+def work(case: Case, tensors: dict[str, Array]) -> float:
+    """Floating-point operations: two for each multiplication of a visible pair, in both products."""
+    pairs = 0
+    for b in range(case.batch):
+        seq_q, seq_k = case.seq
+        if case.packed:
+            seq_q, seq_k = (int(np.diff(tensors[f"cu_seqlens_{x}"])[b]) for x in "qk")
+        if "seqused_k" in tensors:
+            seq_k = min(seq_k, int(tensors["seqused_k"][b]))
+        pairs += _visible_pairs(case.options, seq_q, seq_k)
+    return 2.0 * case.heads[0] * pairs * sum(case.head_dim)
+
+
+def _visible_pairs(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
+    left, right = options.get("window", (-1, -1))
+    if options.get("causal"):
+        right = 0
+    d = seq_k - seq_q if options.get("alignment", "bottom_right") == "bottom_right" else 0
+    diagonal = np.arange(seq_q) + d
+    first = np.maximum(diagonal - left, 0) if left >= 0 else np.zeros(seq_q, dtype=np.int64)
+    end = np.minimum(diagonal + right + 1, seq_k) if right >= 0 else np.full(seq_q, seq_k)
+    return int(np.maximum(end - first, 0).sum())

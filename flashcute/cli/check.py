@@ -1,0 +1,284 @@
+"""``flashcute check``: attention on this machine's best device, compared with float64."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+import flashcute
+from flashcute import reference
+from flashcute.cli import info as info_command
+from flashcute.cli import screen
+from flashcute.cli.cases import Case, Inputs, cases, draw, work
+from flashcute.device_array import DeviceArray
+
+Array = npt.NDArray[Any]
+
+_SCORES = 2 << 20  # of the oracle, for one case; longer problems are compared on a sample of their rows
+_TIMED_SECONDS = 0.05  # for each of the batches of repeats
+_TIMED_BATCHES = 3
+_STYLE = {"pass": "green", "MISS": "bold red", "ERROR": "bold red", "no kernel": "dim"}
+
+
+@dataclass
+class Outcome:
+    """One row of the table. `verdict` is a key of `_STYLE`."""
+
+    case: Case
+    verdict: str
+    message: str
+    kernel: str = ""
+    seconds: float = 0.0
+    tflops: float = 0.0
+    error: float = 0.0
+    allowed: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict in ("MISS", "ERROR")
+
+
+def run(device: str, quick: bool, seed: int | None, as_json: bool) -> int:
+    started = time.perf_counter()
+    seed = secrets.randbits(32) if seed is None else seed
+    facts = info_command.collect()
+    chosen = _choose(device, facts)
+    if isinstance(chosen, str):
+        screen.console(stderr=True).print(f"flashcute check: {chosen}", style="red")
+        screen.print_notes(screen.console(stderr=True), facts["notes"])
+        return 2
+
+    todo = cases("cpu" if chosen["type"] == "cpu" else "cuda", quick)
+    outcomes = _run_all(screen.device_label(chosen), todo, seed)
+    seconds = time.perf_counter() - started
+    if as_json:
+        print(json.dumps(_as_json(outcomes, chosen, seed, seconds, facts), indent=2))
+    else:
+        _print(screen.console(), outcomes, chosen, seed, seconds, facts)
+    return 1 if any(outcome.failed for outcome in outcomes) else 0
+
+
+def _choose(device: str, facts: dict[str, Any]) -> dict[str, Any] | str:
+    """The device to use, or a sentence that says why there is none."""
+    usable = [entry for entry in facts["devices"] if entry["usable"] and any(k["can_run"] for k in entry["kernels"])]
+    gpus = [entry for entry in usable if entry["type"] != "cpu"]
+    if device != "cpu" and gpus:
+        return dict(gpus[0])
+    if device == "cuda":
+        return "--device cuda: no GPU of this machine can be used by this build"
+    return dict(next(entry for entry in usable if entry["type"] == "cpu"))
+
+
+def _run_all(device: str, todo: Sequence[Case], seed: int) -> list[Outcome]:
+    outcomes = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen.console(stderr=True), transient=True) as progress:
+        task = progress.add_task("comparing with float64", total=len(todo))
+        for index, case in enumerate(todo):
+            outcomes.append(_run_case(device, case, np.random.default_rng([seed, index])))
+            progress.advance(task)
+    return outcomes
+
+
+def _run_case(device: str, case: Case, random: np.random.Generator) -> Outcome:
+    inputs = draw(case, random)
+    for name in ("q", "k", "v"):
+        setattr(inputs, name, reference.round_to(getattr(inputs, name), case.dtype))
+    try:
+        return _compute(device, case, inputs, random)
+    except flashcute.NotImplementedByKernelError as error:
+        return Outcome(case, "no kernel", str(error))
+    except flashcute.Error as error:
+        return Outcome(case, "ERROR", str(error))
+
+
+def _compute(device: str, case: Case, inputs: Inputs, random: np.random.Generator) -> Outcome:
+    # Memory of the library's own, so that a GPU needs no framework and bfloat16 no ml_dtypes.
+    q, k, v = (DeviceArray.from_numpy(x, device, case.dtype) for x in (inputs.q, inputs.k, inputs.v))
+    tensors = {name: DeviceArray.from_numpy(x, device) for name, x in inputs.tensors.items()}
+    poison = np.full((*inputs.q.shape[:-1], case.head_dim[1]), np.nan, dtype=np.float32)
+    out = DeviceArray.from_numpy(poison, device, case.dtype)
+    lse = DeviceArray.from_numpy(np.full(_lse_shape(case, inputs.q.shape), np.nan, dtype=np.float32), device)
+
+    desc = flashcute.AttentionDescriptor(q, k, v, out=out, return_lse=True, **case.options, **tensors)
+    state = {name: case.options[name] for name in ("seed",) if name in case.options}
+
+    def launch() -> None:
+        desc.run(q, k, v, out=out, lse=lse, **tensors, **state)
+
+    launch()
+    got, got_lse = out.numpy(), lse.numpy()
+    seconds = _seconds(launch, out.synchronize)
+    verdict = _judge(case, inputs, got, got_lse, random)
+    return Outcome(
+        case,
+        "pass" if verdict.ok else "MISS",
+        verdict.message,
+        kernel=desc.plan["kernel"],
+        seconds=seconds,
+        tflops=work(case, inputs.tensors) / seconds / 1e12,
+        error=verdict.error,
+        allowed=verdict.allowed,
+    )
+
+
+def _lse_shape(case: Case, q_shape: tuple[int, ...]) -> tuple[int, ...]:
+    if case.options.get("layout") == "bshd":
+        return (q_shape[0], q_shape[2], q_shape[1])
+    return q_shape[:-1]
+
+
+def _seconds(launch: Callable[[], None], synchronize: Callable[[], None]) -> float:
+    """One run's time: the best of a few batches of runs, each batch ended by one synchronisation."""
+
+    def batch(count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            launch()
+        synchronize()
+        return (time.perf_counter() - start) / count
+
+    count = max(1, min(1000, int(_TIMED_SECONDS / max(batch(1), 1e-7))))
+    return min(batch(count) for _ in range(_TIMED_BATCHES))
+
+
+def _judge(case: Case, inputs: Inputs, out: Array, lse: Array, random: np.random.Generator) -> reference.Verdict:
+    rows = _sample(case, random)
+    options = {**case.options, **inputs.tensors}
+    if rows is None:
+        return reference.judge(out, lse, inputs.q, inputs.k, inputs.v, dtype=case.dtype, **options)
+    axis = -3 if case.options.get("layout") == "bshd" else -2
+    verdict = reference.judge(
+        np.take(out, rows, axis=axis),
+        np.take(lse, rows, axis=-1),
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        dtype=case.dtype,
+        rows=rows,
+        **options,
+    )
+    unwritten = int(np.isnan(out).sum()) + int(np.isnan(lse).sum())
+    if verdict.ok and unwritten:
+        return reference.Verdict(
+            False, verdict.error, verdict.allowed, f"{unwritten} values are NaN or were not written"
+        )
+    return verdict
+
+
+def _sample(case: Case, random: np.random.Generator) -> Array | None:
+    """Query rows to compare, None for all: the first, the last, those at tile edges, and random ones."""
+    seq = case.seq[0]
+    count = max(24, _SCORES // max(1, case.batch * case.heads[0] * case.seq[1]))
+    if case.packed or count >= seq:
+        return None
+    edges = [0, 1, 63, 64, 127, 128, seq // 2, seq - 65, seq - 64, seq - 1]
+    rest = random.choice(seq, count - len(edges), replace=False)
+    return np.unique(np.concatenate([edges, rest]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Output
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    def count(*verdicts: str) -> int:
+        return sum(outcome.verdict in verdicts for outcome in outcomes)
+
+    parts = [f"{count('pass')} passed", f"{count('MISS', 'ERROR')} failed"]
+    if count("no kernel"):
+        parts.append(f"{count('no kernel')} that no kernel of this device offers")
+    return ", ".join(parts)
+
+
+def _print(
+    to: Console,
+    outcomes: Sequence[Outcome],
+    device: dict[str, Any],
+    seed: int,
+    seconds: float,
+    facts: dict[str, Any],
+) -> None:
+    label = screen.device_label(device)
+    name = f"{facts['cpu']['isa']}, {facts['cpu']['threads']} threads" if label == "cpu" else device["name"]
+    table = Table(
+        title=f"flashcute {facts['version']} on {label} ({name}), seed {seed}",
+        caption="shape: batch x heads (of q/of k, v) x length of q x length of k, v x head dim (of q, k/of v). "
+        "error: the largest, as a part of what is allowed.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("shape", "dtype", "features", "device", "kernel"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("time", "TFLOP/s", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for outcome in outcomes:
+        case = outcome.case
+        ran = outcome.verdict in ("pass", "MISS")
+        table.add_row(
+            case.shape_text(),
+            case.dtype,
+            case.feature_text(),
+            label,
+            outcome.kernel,
+            _time_text(outcome.seconds) if ran else "",
+            f"{outcome.tflops:.3g}" if ran else "",
+            f"{outcome.error / outcome.allowed:.0%}" if ran and outcome.allowed else "",
+            Text(outcome.verdict, style=_STYLE[outcome.verdict]),
+        )
+    to.print(table)
+    for outcome in outcomes:
+        if outcome.failed:
+            case = outcome.case
+            to.print(f"{case.shape_text()} {case.dtype} {case.feature_text()}: {outcome.message}", style="red")
+    screen.print_notes(to, facts["notes"])
+    failed = any(outcome.failed for outcome in outcomes)
+    to.print(f"{_summary(outcomes)} in {seconds:.0f} s", style="bold red" if failed else "bold green")
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def _as_json(
+    outcomes: Sequence[Outcome], device: dict[str, Any], seed: int, seconds: float, facts: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "version": facts["version"],
+        "device": screen.device_label(device),
+        "device_name": device["name"],
+        "seed": seed,
+        "seconds": seconds,
+        "ok": not any(outcome.failed for outcome in outcomes),
+        "notes": facts["notes"],
+        "cases": [
+            {
+                "batch": outcome.case.batch,
+                "heads": outcome.case.heads,
+                "seq": outcome.case.seq,
+                "head_dim": outcome.case.head_dim,
+                "dtype": outcome.case.dtype,
+                "features": outcome.case.feature_text(),
+                "kernel": outcome.kernel,
+                "seconds": outcome.seconds,
+                "tflops": outcome.tflops,
+                "error": outcome.error,
+                "allowed": outcome.allowed,
+                "verdict": outcome.verdict,
+                "message": outcome.message,
+            }
+            for outcome in outcomes
+        ],
+    }

@@ -1,5 +1,5 @@
-// The CPU kernels as dispatch sees them: one for each element type. Splits a problem into units of query rows that share a
-// key head, and hands them to the threads.
+// The CPU kernels as dispatch sees them: one for each element type. Splits a problem into units of query rows that
+// share a key head, and hands them to the threads.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -13,15 +13,19 @@
 namespace flashcute::cpu {
 namespace {
 
-constexpr int64_t kMaxRows = 384;           // query rows that share one packing of keys and values
-constexpr int64_t kStateFloats = 100000;    // of queries and outputs of a unit, to stay in half of a 1 MiB L2 cache
-constexpr int64_t kMinRows = 96;            // below this packing costs more than a better balance gains
-constexpr int64_t kUnitsPerThread = 4;      // for balance
-constexpr double kWorkPerThread = 4e6;      // below this many operations waking a thread does not pay
+constexpr int64_t kMaxRows = 384;         // query rows that share one packing of keys and values
+constexpr int64_t kStateFloats = 100000;  // of queries and outputs of a unit, to stay in half of a 1 MiB L2 cache
+constexpr int64_t kMinRows = 96;          // below this packing costs more than a better balance gains
+constexpr int64_t kUnitsPerThread = 4;    // for balance
+constexpr double kWorkPerThread = 4e6;    // below this many operations waking a thread does not pay
 constexpr double kLog2E = 1.4426950408889634;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+int64_t divide_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+int64_t round_up(int64_t a, int64_t b) {
+  return divide_up(a, b) * b;
+}
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
   if (p.device != DeviceType::kCpu) return "the tensors are not on the CPU";
@@ -71,7 +75,8 @@ void make_plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts&, P
   plan.threads = static_cast<int>(std::clamp<int64_t>(plan.grid, 1, threads));
   plan.shared_memory = 0;
   plan.scratch_offset = 0;
-  plan.scratch_size = plan.grid == 0 ? 0 : prefix_bytes(p) + static_cast<size_t>(plan.threads) * thread_bytes(p, tile, rows);
+  plan.scratch_size =
+      plan.grid == 0 ? 0 : prefix_bytes(p) + static_cast<size_t>(plan.threads) * thread_bytes(p, tile, rows);
   plan.workspace = plan.scratch_size;
 }
 
@@ -181,8 +186,8 @@ struct Run {
     unit.q = at(buffers.q, unit.batch * p.q.batch + head_q * p.q.head + m.start_q * p.q.row);
     unit.k = at(buffers.k, unit.batch * p.k.batch + unit.head_k * p.k.head + m.start_k * p.k.row);
     unit.v = at(buffers.v, unit.batch * p.v.batch + unit.head_k * p.v.head + m.start_k * p.v.row);
-    unit.out = const_cast<void*>(
-        at(buffers.out, unit.batch * p.out.batch + head_q * p.out.head + m.start_q * p.out.row));
+    unit.out =
+        const_cast<void*>(at(buffers.out, unit.batch * p.out.batch + head_q * p.out.head + m.start_q * p.out.row));
     if (p.lse.present) {
       unit.lse = buffers.lse + unit.batch * p.lse.batch + head_q * p.lse.head + m.start_q * p.lse.row;
     }

@@ -28,9 +28,13 @@ FC_INLINE uint32_t to_bits(float value) {
   return bits;
 }
 
-FC_INLINE float to_float(float value) { return value; }
+FC_INLINE float to_float(float value) {
+  return value;
+}
 
-FC_INLINE float to_float(BF16 value) { return from_bits(static_cast<uint32_t>(value.bits) << 16); }
+FC_INLINE float to_float(BF16 value) {
+  return from_bits(static_cast<uint32_t>(value.bits) << 16);
+}
 
 FC_INLINE float to_float(F16 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
@@ -40,7 +44,9 @@ FC_INLINE float to_float(F16 value) {
   return from_bits(sign | ((magnitude << 13) + 0x38000000u));
 }
 
-FC_INLINE void from_float(float value, float& out) { out = value; }
+FC_INLINE void from_float(float value, float& out) {
+  out = value;
+}
 
 // Round to nearest even; NaN stays NaN.
 FC_INLINE void from_float(float value, BF16& out) {

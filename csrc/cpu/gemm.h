@@ -28,16 +28,26 @@ struct Gemm {
     }
   }
 
+  // Depth that one chain of additions may have: two short chains round less than a long one. Longer heads are split
+  // into pieces of half of it.
+  static constexpr int64_t kChain = 128;
+
   // c = a * b
   template <int R, int V>
   static void product(const float* a, int64_t lda, const float* b, int64_t count, float* c, int64_t ldc) {
-    Vec acc[R][V];
-    for (int r = 0; r < R; ++r) {
-      for (int v = 0; v < V; ++v) acc[r][v] = Simd::zero();
-    }
-    accumulate<R, V>(acc, a, lda, b, count);
-    for (int r = 0; r < R; ++r) {
-      for (int v = 0; v < V; ++v) Simd::store(c + r * ldc + v * kLanes, acc[r][v]);
+    const int64_t piece = count <= kChain ? count : kChain / 2;
+    for (int64_t k = 0; k < count; k += piece) {
+      Vec acc[R][V];
+      for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) acc[r][v] = Simd::zero();
+      }
+      accumulate<R, V>(acc, a + k, lda, b + k * K::kPanel, count - k < piece ? count - k : piece);
+      for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) {
+          float* to = c + r * ldc + v * kLanes;
+          Simd::store(to, k == 0 ? acc[r][v] : Simd::add(Simd::load(to), acc[r][v]));
+        }
+      }
     }
   }
 

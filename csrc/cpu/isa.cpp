@@ -64,6 +64,8 @@ const TileKernel& tile_kernel(DType dtype) {
   return dtype == DType::kF32 ? kernels.f32 : dtype == DType::kF16 ? kernels.f16 : kernels.bf16;
 }
 
-const char* isa_name() { return isa().name; }
+const char* isa_name() {
+  return isa().name;
+}
 
 }  // namespace flashcute::cpu

@@ -1,5 +1,5 @@
-// The tile policy for bfloat16 with AVX512-BF16: products of pairs, sums in float32. A packed word holds two channels of
-// a query or key, two keys of a value or weight; otherwise the packed forms are kernel_float.h's.
+// The tile policy for bfloat16 with AVX512-BF16: products of pairs, sums in float32. A packed word holds two channels
+// of a query or key, two keys of a value or weight; otherwise the packed forms are kernel_float.h's.
 #pragma once
 
 #include <immintrin.h>
@@ -86,9 +86,7 @@ struct Bf16Kernel {
   FC_INLINE void store_weights(float* row, int key, const Vec* p) {
     _mm512_storeu_ps(row + key / 2, reinterpret_cast<__m512>(_mm512_cvtne2ps_pbh(p[1], p[0])));
   }
-  FC_INLINE float weight(const float* row, int key) {
-    return to_float(reinterpret_cast<const BF16*>(row)[key]);
-  }
+  FC_INLINE float weight(const float* row, int key) { return to_float(reinterpret_cast<const BF16*>(row)[key]); }
   FC_INLINE Vec value(const float* panel, int key, int channel) {
     const __m512i words = _mm512_castps_si512(Simd::load(panel + (key / 2) * kPanel + channel));
     const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));

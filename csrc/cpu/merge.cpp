@@ -55,9 +55,12 @@ void merge_all(const MergeProblem& p) {
 
 void merge(const MergeProblem& p) {
   switch (p.dtype) {
-    case DType::kF16: return merge_all<F16>(p);
-    case DType::kBF16: return merge_all<BF16>(p);
-    default: return merge_all<float>(p);
+    case DType::kF16:
+      return merge_all<F16>(p);
+    case DType::kBF16:
+      return merge_all<BF16>(p);
+    default:
+      return merge_all<float>(p);
   }
 }
 

@@ -42,9 +42,15 @@ struct Scores {
       const ScoreView& bias = job.bias;
       const int64_t offset = unit.batch * bias.batch + h * bias.head + i * bias.row + j0 * bias.key;
       switch (bias.type) {
-        case FloatType::kF32: add_bias<float>(bias, offset, n, addend); break;
-        case FloatType::kF16: add_bias<F16>(bias, offset, n, addend); break;
-        case FloatType::kBF16: add_bias<BF16>(bias, offset, n, addend); break;
+        case FloatType::kF32:
+          add_bias<float>(bias, offset, n, addend);
+          break;
+        case FloatType::kF16:
+          add_bias<F16>(bias, offset, n, addend);
+          break;
+        case FloatType::kBF16:
+          add_bias<BF16>(bias, offset, n, addend);
+          break;
       }
     }
     if (job.alibi) {
@@ -59,10 +65,18 @@ struct Scores {
       const ScoreView& mask = job.mask;
       const int64_t offset = unit.batch * mask.batch + h * mask.head + i * mask.row + j0 * mask.key;
       switch (mask.width) {
-        case 1: hide_masked<uint8_t>(mask, offset, n, addend); break;
-        case 2: hide_masked<uint16_t>(mask, offset, n, addend); break;
-        case 4: hide_masked<uint32_t>(mask, offset, n, addend); break;
-        default: hide_masked<uint64_t>(mask, offset, n, addend); break;
+        case 1:
+          hide_masked<uint8_t>(mask, offset, n, addend);
+          break;
+        case 2:
+          hide_masked<uint16_t>(mask, offset, n, addend);
+          break;
+        case 4:
+          hide_masked<uint32_t>(mask, offset, n, addend);
+          break;
+        default:
+          hide_masked<uint64_t>(mask, offset, n, addend);
+          break;
       }
     }
     if (hidden) hide_keys(hidden, n, addend);
@@ -102,7 +116,8 @@ struct Scores {
     }
   }
 
-  // keep[j] = 1 where dropout keeps the weight of key j0 + j, else 0. j0 is a multiple of 4, and n is rounded up to one.
+  // keep[j] = 1 where dropout keeps the weight of key j0 + j, else 0. j0 is a multiple of 4, and n is rounded up to
+  // one.
   static void dropout_mask(const Job& job, const Unit& unit, int64_t h, int64_t i, int64_t j0, int n, float* keep) {
     const uint32_t key_lo = static_cast<uint32_t>(job.seed);
     const uint32_t key_hi = static_cast<uint32_t>(job.seed >> 32) ^ static_cast<uint32_t>(job.offset >> 32);

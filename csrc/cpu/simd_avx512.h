@@ -46,9 +46,7 @@ struct Avx512 {
     return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), keep, s);
   }
   // Bit l: lane l is not -inf.
-  FC_INLINE uint32_t visible(Vec s) {
-    return _mm512_cmp_ps_mask(s, _mm512_set1_ps(-__builtin_inff()), _CMP_NEQ_UQ);
-  }
+  FC_INLINE uint32_t visible(Vec s) { return _mm512_cmp_ps_mask(s, _mm512_set1_ps(-__builtin_inff()), _CMP_NEQ_UQ); }
   // Accumulates something that is_zero() until a NaN or infinity has been seen.
   FC_INLINE Vec spot_nonfinite(Vec seen, Vec x) { return _mm512_fmadd_ps(x, _mm512_setzero_ps(), seen); }
   FC_INLINE bool is_zero(Vec seen) { return _mm512_cmp_ps_mask(seen, _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0; }
@@ -74,9 +72,7 @@ struct Avx512 {
   FC_INLINE Vec load(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   FC_INLINE Vec load(const F16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   FC_INLINE Vec load(const F16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
-  FC_INLINE Vec widen(__m256i bits) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-  }
+  FC_INLINE Vec widen(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
   FC_INLINE Vec load(const BF16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   FC_INLINE Vec load(const BF16* p, int n) { return widen(_mm256_maskz_loadu_epi16(first(n), p)); }
 

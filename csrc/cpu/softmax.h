@@ -1,5 +1,5 @@
-// Online softmax over one tile of scores, strip by strip: weights replace the scores, and the rows' largest score and sum
-// of weights move on.
+// Online softmax over one tile of scores, strip by strip: weights replace the scores, and the rows' largest score and
+// sum of weights move on.
 #pragma once
 
 #include "cpu/element.h"

@@ -1,5 +1,5 @@
-// What the dispatcher hands to the kernels of one instruction set. Plain data and function pointers only: this header is
-// compiled with different instruction sets, so it must not define any inline function.
+// What the dispatcher hands to the kernels of one instruction set. Plain data and function pointers only: this header
+// is compiled with different instruction sets, so it must not define any inline function.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,11 @@ struct ScoreView {
 // Constant during a run.
 struct Job {
   int64_t head_dim = 0, head_dim_v = 0, group = 1, heads_q = 0;
-  int64_t q_head = 0, q_row = 0, k_row = 0, v_row = 0, out_head = 0, out_row = 0, lse_head = 0, lse_row = 0;  // elements
-  int64_t max_rows = 0;     // query rows of a unit at most
-  float score_factor = 1;   // scale * log2(e), or scale / softcap
-  float softcap_log2 = 0;   // softcap * log2(e); 0: off
+  int64_t q_head = 0, q_row = 0, k_row = 0, v_row = 0, out_head = 0, out_row = 0, lse_head = 0,
+          lse_row = 0;     // elements
+  int64_t max_rows = 0;    // query rows of a unit at most
+  float score_factor = 1;  // scale * log2(e), or scale / softcap
+  float softcap_log2 = 0;  // softcap * log2(e); 0: off
   bool left_bounded = false, right_bounded = false;
   int64_t left = 0, right = 0;
   bool top_left = false;
@@ -55,8 +56,8 @@ struct Unit {
 };
 
 struct TileKernel {
-  int strip = 0;     // query rows of a register tile
-  int block_n = 0;   // keys of a tile
+  int strip = 0;    // query rows of a register tile
+  int block_n = 0;  // keys of a tile
   size_t (*scratch_bytes)(int64_t rows, int64_t head_dim, int64_t head_dim_v) = nullptr;  // a multiple of 64
   void (*attend)(const Job&, const Unit&, void* scratch) = nullptr;                       // scratch 64-byte aligned
 };

@@ -4,6 +4,8 @@
 
 namespace flashcute::cpu {
 
-TileKernel avx512_bf16_kernel() { return TileLoop<Bf16Kernel>::kernel(); }
+TileKernel avx512_bf16_kernel() {
+  return TileLoop<Bf16Kernel>::kernel();
+}
 
 }  // namespace flashcute::cpu

@@ -90,10 +90,18 @@ class TileLoop {
     if (unit_.key_mask) {
       int visible = 0;
       switch (job_.key_mask_width) {
-        case 1: read_key_mask<uint8_t>(j0, n, visible); break;
-        case 2: read_key_mask<uint16_t>(j0, n, visible); break;
-        case 4: read_key_mask<uint32_t>(j0, n, visible); break;
-        default: read_key_mask<uint64_t>(j0, n, visible); break;
+        case 1:
+          read_key_mask<uint8_t>(j0, n, visible);
+          break;
+        case 2:
+          read_key_mask<uint16_t>(j0, n, visible);
+          break;
+        case 4:
+          read_key_mask<uint32_t>(j0, n, visible);
+          break;
+        default:
+          read_key_mask<uint64_t>(j0, n, visible);
+          break;
       }
       if (visible == 0) return false;
       tile_.some_hidden = visible < n;
@@ -112,7 +120,12 @@ class TileLoop {
 
   FC_INLINE Range clip(int64_t lo, int64_t hi, const KeyTile& tile) {
     const int64_t a = lo - tile.j0, b = hi - tile.j0;
-    return {static_cast<int>(a < 0 ? 0 : a > tile.n ? tile.n : a), static_cast<int>(b < 0 ? 0 : b > tile.n ? tile.n : b)};
+    return {static_cast<int>(a < 0        ? 0
+                             : a > tile.n ? tile.n
+                                          : a),
+            static_cast<int>(b < 0        ? 0
+                             : b > tile.n ? tile.n
+                                          : b)};
   }
 
   // All rows of the unit against the packed tile, kStrips strips at a time.
@@ -151,7 +164,9 @@ class TileLoop {
     }
   }
 
-  FC_INLINE int rows_of(int strip, int count) { return count - strip * kStrip < kStrip ? count - strip * kStrip : kStrip; }
+  FC_INLINE int rows_of(int strip, int count) {
+    return count - strip * kStrip < kStrip ? count - strip * kStrip : kStrip;
+  }
 
   // Panel by panel, so that a panel of keys stays in the L1 cache for all strips.
   void compute_scores(int64_t r0, int count, int strip_count, const Range* strips) {
@@ -212,9 +227,12 @@ class TileLoop {
   float sink_of(int64_t head) const {
     const int64_t at = head * job_.sink_head;
     switch (job_.sink_type) {
-      case FloatType::kF16: return to_float(static_cast<const F16*>(job_.sinks)[at]);
-      case FloatType::kBF16: return to_float(static_cast<const BF16*>(job_.sinks)[at]);
-      default: return static_cast<const float*>(job_.sinks)[at];
+      case FloatType::kF16:
+        return to_float(static_cast<const F16*>(job_.sinks)[at]);
+      case FloatType::kBF16:
+        return to_float(static_cast<const BF16*>(job_.sinks)[at]);
+      default:
+        return static_cast<const float*>(job_.sinks)[at];
     }
   }
 

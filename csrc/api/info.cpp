@@ -79,7 +79,9 @@ std::string why_unusable(DeviceFacts& facts) {
     require_supported(facts);
     return "";
   } catch (const Error& error) {
-    return error.what();
+    const std::string reason = error.what();
+    const size_t argument = reason.rfind('(', 0) == 0 ? reason.find("): ") : std::string::npos;  // of no call here
+    return argument == std::string::npos ? reason : reason.substr(argument + 3);
   }
 }
 

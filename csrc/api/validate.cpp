@@ -188,6 +188,9 @@ Problem validate_attention(const AttentionViews& views, const flashcuteAttention
   validate_strides(views);
   validate_options(options, device, problem);
   validate_optional_tensors(views, problem);
+  // Packed batches and their bounds come from tensors that know nothing of each other: their product must be countable.
+  checked_product(checked_product(problem.batch, problem.heads_q), problem.seq_q);
+  checked_product(checked_product(problem.batch, problem.heads_k), problem.seq_k);
   drop_idle_bounds(problem);
   return problem;
 }

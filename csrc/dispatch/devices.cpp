@@ -39,9 +39,8 @@ DeviceFacts nvidia_facts(int id) {
   }
   if (!cuda::compiled()) {
     throw Error(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-                "(device): expected FLASHCUTE_DEVICE_CPU, given FLASHCUTE_DEVICE_NVIDIA to a build without CUDA "
-                "kernels (" +
-                    cuda::build_description() + "); rebuild with FLASHCUTE_CUDA=on");
+                "(device): expected a build with CUDA kernels for FLASHCUTE_DEVICE_NVIDIA, given one with " +
+                    cuda::build_description() + "; rebuild with FLASHCUTE_CUDA=on");
   }
   return cuda::device_facts(id);
 }

@@ -47,5 +47,6 @@ void test_objects(void);
 void test_create(void);
 void test_run(void);
 void test_results(void);
+void test_concurrency(void);
 
 #endif

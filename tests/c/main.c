@@ -15,6 +15,7 @@ int main(void) {
   test_create();
   test_run();
   test_results();
+  test_concurrency();
   free_tensors();
   if (gpu_handle != NULL) OK(DestroyHandle, (gpu_handle));
   OK(DestroyHandle, (cpu_handle));

@@ -248,6 +248,8 @@ static void test_packed(void) {
   PACKED(BAD_PARAM, "max_seqlen_k", packed(), o.max_seqlen_k = -1);
   PACKED(BAD_TENSOR_SHAPE, "lse", packed(), o.lse = TENSOR(F32, 3, 6, 9));
   PACKED(BAD_TENSOR_SHAPE, "seqused_k", packed(), o.seqused_k = TENSOR(I32, 4));
+  PACKED(BAD_TENSOR_SHAPE, "63 bits", packed(),
+         o.cu_seqlens_q = o.cu_seqlens_k = TENSOR(I32, (size_t)1 << 60)); /* members times heads times rows */
   WITH(BAD_PARAM, "max_seqlen_q", plain(), o.max_seqlen_q = 5);
   WITH(BAD_PARAM, "max_seqlen_k", plain(), o.max_seqlen_k = 7);
 #undef PACKED

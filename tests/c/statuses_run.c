@@ -222,6 +222,45 @@ static void test_plan(void) {
   OK(DestroyFlashAttentionDescriptor, (desc));
 }
 
+/* Bounds that no row can reach leave a problem to the full kernels. */
+static void test_mask_class(void) {
+  const struct {
+    size_t seq_q, seq_k;
+    int32_t causal, alignment;
+    int64_t left, right;
+    int banded;
+  } cases[] = {{3, 4, 0, 0, -1, -1, 0},
+               {3, 4, 1, 0, -1, -1, 1},
+               {1, 4, 1, 0, -1, -1, 0},
+               {1, 4, 1, 1, -1, -1, 1},
+               {1, 1, 1, 1, -1, -1, 0},
+               {3, 4, 0, 0, 3, 2, 0},
+               {3, 4, 0, 0, 2, -1, 1},
+               {3, 4, 0, 0, -1, 1, 1},
+               {3, 4, 0, 1, 2, 3, 0},
+               {3, 4, 0, 1, 1, -1, 1},
+               {3, 4, 0, 1, -1, 2, 1},
+               {3, 0, 1, 0, 0, -1, 1},
+               {3, 4, 0, 0, INT64_MAX, INT64_MAX, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    flashcuteAttentionOptions_t options = FLASHCUTE_ATTENTION_OPTIONS_INIT;
+    options.causal = cases[i].causal;
+    options.alignment = cases[i].alignment;
+    options.window_left = cases[i].left;
+    options.window_right = cases[i].right;
+    const flashcuteTensorDescriptor_t q = TENSOR(F16, 1, cases[i].seq_q, 64), k = TENSOR(F16, 1, cases[i].seq_k, 64);
+    flashcuteFlashAttentionDescriptor_t desc = NULL;
+    char json[20000] = "";
+    size_t length = sizeof json;
+    OK(CreateFlashAttentionDescriptor, (cpu_handle, &desc, q, q, k, k, NULL, &options));
+    OK(GetPlan, (desc, json, &length));
+    const char* expected = cases[i].banded ? "\"mask_class\": \"banded\"" : "\"mask_class\": \"full\"";
+    if (strstr(json, expected) == NULL) printf("case %zu: %s\n", i, json);
+    CHECK(strstr(json, expected) != NULL);
+    OK(DestroyFlashAttentionDescriptor, (desc));
+  }
+}
+
 static void test_merge(void) {
   float out[4], lse[2], a[4] = {0}, b[4] = {0}, lse_a[2] = {0}, lse_b[2] = {0};
   const flashcuteTensorDescriptor_t o = TENSOR(F32, 1, 2, 2), l = TENSOR(F32, 1, 2);
@@ -264,5 +303,6 @@ void test_run(void) {
   test_buffers();
   test_checked_lengths();
   test_plan();
+  test_mask_class();
   test_merge();
 }

@@ -76,7 +76,7 @@ def _choose(device: str, facts: dict[str, Any]) -> dict[str, Any] | str:
     if device != "cpu" and gpus:
         return dict(gpus[0])
     if device == "cuda":
-        return "--device cuda: no GPU of this machine can be used by this build"
+        return f"--device cuda: {screen.why_no_gpu(facts) or 'no GPU of this machine can be used'}"
     return dict(next(entry for entry in usable if entry["type"] == "cpu"))
 
 
@@ -244,6 +244,8 @@ def _print(
             case = outcome.case
             to.print(f"{case.shape_text()} {case.dtype} {case.feature_text()}: {outcome.message}", style="red")
     screen.print_notes(to, facts["notes"])
+    if label == "cpu" and screen.why_no_gpu(facts):
+        to.print(f"No GPU was used: {screen.why_no_gpu(facts)}.", style="dim")
     failed = any(outcome.failed for outcome in outcomes)
     to.print(f"{_summary(outcomes)} in {seconds:.0f} s", style="bold red" if failed else "bold green")
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 import flashcute
 from flashcute import _core
-from flashcute.cli import gpus, screen
+from flashcute.cli import screen
 
 
 def collect() -> dict[str, Any]:
@@ -21,7 +21,6 @@ def collect() -> dict[str, Any]:
         "library": flashcute.get_library(),
         "cmake_dir": flashcute.get_cmake_dir(),
     }
-    info["gpus_of_the_driver"] = gpus.count()
     info["notes"] = screen.notes(info)
     return info
 
@@ -46,8 +45,10 @@ def _print_build(console: Console, info: dict[str, Any]) -> None:
     build = info["build"]
     table.add_row("flashcute", info["version"])
     table.add_row("compiler", f"{build['compiler']}, {build['type']}")
-    table.add_row("CUDA kernels", build["cuda_description"] if build["cuda"] else f"none ({screen.why_no_cuda(info)})")
-    table.add_row("CPU kernels", f"{info['cpu']['isa']}, {info['cpu']['threads']} threads")
+    table.add_row("CUDA build", build["cuda_description"])
+    table.add_row("CPU", f"{info['cpu']['isa']}, {info['cpu']['threads']} threads")
+    count, why = info["gpu"]["count"], screen.why_no_gpu(info)
+    table.add_row("GPUs", f"{count} ({why})" if why else str(count))
     table.add_row("library", info["python"]["library"])
     table.add_row("headers", info["python"]["include"])
     table.add_row("CMake package", info["python"]["cmake_dir"])
@@ -67,7 +68,7 @@ def _print_devices(console: Console, info: dict[str, Any]) -> None:
             str(device["multiprocessors"]) if gpu else "",
             f"{device['shared_memory_per_block'] / 1024:.0f} KiB" if gpu else "",
             f"{device['l2_bytes'] / 2**20:.0f} MiB" if gpu else "",
-            "yes" if device["usable"] else device["reason"],
+            "yes" if device["usable"] else screen.without_argument(device["reason"]),
         )
     console.print(table)
 

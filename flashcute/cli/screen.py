@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import Any
@@ -20,23 +21,31 @@ def device_label(device: dict[str, Any]) -> str:
     return "cpu" if device["type"] == "cpu" else f"cuda:{device['id']}"
 
 
-def why_no_cuda(info: dict[str, Any]) -> str:
-    return str(info["build"]["cuda_description"]).removeprefix("no CUDA kernels: ")
+def why_no_gpu(info: dict[str, Any]) -> str:
+    """Why this build uses no GPU here, "" where it uses one."""
+    if not info["build"]["cuda"]:
+        why = str(info["build"]["cuda_description"]).removeprefix("no CUDA kernels: ")
+        return f"this build of flashcute has no CUDA kernels ({why})"
+    return without_argument(info["gpu"]["reason"])
+
+
+def without_argument(reason: str) -> str:
+    """The library's sentence without the name of the argument that it starts with."""
+    return re.sub(r"^\([a-z_]+\): ", "", reason)
 
 
 def notes(info: dict[str, Any]) -> list[str]:
-    """Sentences about what a user might miss: a GPU that this build cannot use."""
-    found = info["gpus_of_the_driver"]
-    if found and not info["build"]["cuda"]:
-        gpus = "A GPU is" if found == 1 else f"{found} GPUs are"
+    """Sentences about what a user might miss: a GPU that this build, or any, cannot use."""
+    idle = [device for device in info["devices"] if not device["usable"]]
+    if idle and not info["build"]["cuda"]:
+        here = "A GPU is" if len(idle) == 1 else f"{len(idle)} GPUs are"
         return [
-            f"{gpus} present, but this build of flashcute has no CUDA kernels ({why_no_cuda(info)}). Put an nvcc on "
-            "PATH and install it again with FLASHCUTE_CUDA=on, which fails with the reason where it cannot."
+            f"{here} present, but {why_no_gpu(info)}. Put an nvcc on PATH and install flashcute again with "
+            "FLASHCUTE_CUDA=on, which fails with the reason where it cannot."
         ]
     return [
-        f"{device_label(device)} ({device['name']}) cannot be used: {device['reason']}"
-        for device in info["devices"]
-        if not device["usable"]
+        f"{device_label(device)} ({device['name']}) is present and cannot be used: {without_argument(device['reason'])}"
+        for device in idle
     ]
 
 

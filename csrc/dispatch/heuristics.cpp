@@ -5,7 +5,8 @@ namespace {
 
 bool better(const KernelInfo& a, const KernelInfo& b) {
   if (a.head_dim != b.head_dim) return a.head_dim < b.head_dim;
-  return a.min_capability > b.min_capability;
+  if (a.min_capability != b.min_capability) return a.min_capability > b.min_capability;
+  return a.mask != MaskClass::kAny && b.mask == MaskClass::kAny;
 }
 
 }  // namespace
@@ -25,6 +26,9 @@ std::string passed_over(const KernelInfo& other, const KernelInfo& chosen) {
   }
   if (other.min_capability < chosen.min_capability) {
     return std::string("could do it, but the ") + name_of(chosen.family) + " family is newer";
+  }
+  if (other.mask == MaskClass::kAny && chosen.mask != MaskClass::kAny) {
+    return std::string("could do it, but a kernel for mask class ") + name_of(chosen.mask) + " alone is faster";
   }
   return std::string("could do it, but ") + chosen.name + " is listed first";
 }

@@ -13,8 +13,8 @@ inline bool nothing_to_compute(const Problem& problem) {
   return problem.batch == 0 || problem.seq_q == 0 || problem.lengths.total_q == 0;
 }
 
-// Of those that do not refuse: the smallest head_dim bucket, then the newest family, then the first listed. Else
-// nullptr.
+// Of those that do not refuse: the smallest head_dim bucket, then the newest family, then one for the problem's mask
+// class alone before one for any, then the first listed. nullptr if all refuse.
 const KernelInfo* choose(const std::vector<Candidate>& candidates);
 
 // One clause on why `chosen` was taken instead of `other`, which could have done it too.

@@ -261,6 +261,34 @@ static void test_mask_class(void) {
   }
 }
 
+/* Plans are pure: a build with CUDA kernels makes them for a GPU that is not there. */
+static void test_gpu_plan(void) {
+  static char json[200000];
+  size_t length = sizeof json;
+  OK(GetInfo, (json, &length));
+  if (strstr(json, "\"family\": \"sm80\"") == NULL) return;
+  flashcuteHandle_t pretended = NULL;
+  OK(InjectFault, (FLASHCUTE_FAULT_PRETENDED_GPU));
+  OK(CreateHandle, (&pretended, FLASHCUTE_DEVICE_NVIDIA, 0));
+  OK(InjectFault, (FLASHCUTE_FAULT_NONE));
+  const flashcuteTensorDescriptor_t q = TENSOR(BF16, 2, 300, 64);
+  for (uint32_t alignment = 2; alignment <= 16; alignment *= 8) {
+    flashcuteAttentionOptions_t options = FLASHCUTE_ATTENTION_OPTIONS_INIT;
+    options.min_alignment = alignment;
+    flashcuteFlashAttentionDescriptor_t desc = NULL;
+    size_t workspace = 0;
+    OK(CreateFlashAttentionDescriptor, (pretended, &desc, q, q, q, q, NULL, &options));
+    OK(GetFlashAttentionWorkspaceSize, (desc, &workspace));
+    length = sizeof json;
+    OK(GetPlan, (desc, json, &length));
+    CHECK(strstr(json, "\"family\": \"sm80\"") != NULL && strstr(json, "\"capability\": \"8.0\"") != NULL);
+    const int staged = strstr(json, "\"staged\": []") == NULL;
+    CHECK(staged == (alignment < 16) && (workspace > 0 || !staged) && workspace % 256 == 0);
+    OK(DestroyFlashAttentionDescriptor, (desc));
+  }
+  OK(DestroyHandle, (pretended));
+}
+
 static void test_merge(void) {
   float out[4], lse[2], a[4] = {0}, b[4] = {0}, lse_a[2] = {0}, lse_b[2] = {0};
   const flashcuteTensorDescriptor_t o = TENSOR(F32, 1, 2, 2), l = TENSOR(F32, 1, 2);
@@ -304,5 +332,6 @@ void test_run(void) {
   test_checked_lengths();
   test_plan();
   test_mask_class();
+  test_gpu_plan();
   test_merge();
 }

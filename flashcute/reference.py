@@ -95,7 +95,8 @@ def to_bfloat16_bits(x: Array) -> npt.NDArray[np.uint16]:
 
 def to_float(x: Any, compute: npt.DTypeLike = np.float64) -> Array:
     """Any float or integer array, ml_dtypes' bfloat16 included, as an array of `compute`."""
-    return np.asarray(x).astype(compute)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+        return np.asarray(x).astype(compute)
 
 
 def round_to(x: Array, dtype: str) -> Array:

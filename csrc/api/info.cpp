@@ -40,7 +40,7 @@ void deliver(const std::string& text, char* json, size_t* length) {
 void add_device(JsonWriter& json, const DeviceFacts& facts) {
   json.add("type", name_of(facts.type)).add("id", facts.id).add("name", facts.name);
   if (facts.type == DeviceType::kNvidia) {
-    json.add("capability", std::to_string(facts.capability / 10) + "." + std::to_string(facts.capability % 10))
+    json.add("capability", capability_text(facts.capability))
         .add("multiprocessors", facts.multiprocessors)
         .add("shared_memory_per_block", facts.shared_memory_per_block)
         .add("l2_bytes", facts.l2_bytes);

@@ -9,10 +9,6 @@
 namespace flashcute {
 namespace {
 
-std::string capability_text(int capability) {
-  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
-}
-
 DeviceFacts pretended(const char* name, int capability, int multiprocessors, size_t shared_memory, size_t l2_bytes) {
   DeviceFacts facts;
   facts.type = DeviceType::kNvidia;
@@ -46,6 +42,10 @@ DeviceFacts nvidia_facts(int id) {
 }
 
 }  // namespace
+
+std::string capability_text(int capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
 
 DeviceFacts device_facts(DeviceType type, int id) {
   if (type == DeviceType::kNvidia) return nvidia_facts(id);

@@ -1,11 +1,15 @@
 // Facts of devices: what the backends report, with the faults of flashcute/testing.h laid over it.
 #pragma once
 
+#include <string>
+
 #include "core/kernel.h"
 
 namespace flashcute {
 
 constexpr int kOldestCapability = 80;  // the sm80 family is the oldest there is
+
+std::string capability_text(int capability);  // 80 -> "8.0"
 
 // Throws DEVICE_NOT_FOUND or DEVICE_TYPE_NOT_SUPPORTED.
 DeviceFacts device_facts(DeviceType type, int id);

@@ -5,13 +5,10 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "dispatch/devices.h"
 
 namespace flashcute {
 namespace {
-
-std::string capability_text(int capability) {
-  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
-}
 
 bool backend_admits(flashcuteBackend_t backend, Family family) {
   switch (backend) {

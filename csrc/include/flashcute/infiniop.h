@@ -64,7 +64,8 @@ FLASHCUTE_API infiniStatus_t infiniopCreateFlashAttentionDescriptor(
     infiniopHandle_t handle, infiniopFlashAttentionDescriptor_t* desc_ptr, infiniopTensorDescriptor_t out_desc,
     infiniopTensorDescriptor_t q_desc, infiniopTensorDescriptor_t k_desc, infiniopTensorDescriptor_t v_desc,
     infiniopTensorDescriptor_t mask_desc);
-/* Large enough for a workspace of any alignment, such as malloc's. */
+/* Large enough for a workspace of any alignment, such as malloc's. On a GPU out, q, k and v are aligned to 16 bytes, as
+ * every allocator gives them; a run with less is INFINI_STATUS_BAD_PARAM. */
 FLASHCUTE_API infiniStatus_t infiniopGetFlashAttentionWorkspaceSize(infiniopFlashAttentionDescriptor_t desc,
                                                                     size_t* size);
 FLASHCUTE_API infiniStatus_t infiniopFlashAttention(infiniopFlashAttentionDescriptor_t desc, void* workspace,

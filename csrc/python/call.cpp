@@ -91,6 +91,7 @@ void Call::read(Slot slot, Arg arg, Use use) {
 void Call::read_inputs() {
   if (arguments_[kArgStream]) stream_ = parse_stream(where(kArgStream), arguments_[kArgStream]);
   read(kQ, kArgQ, Use::kRows);
+  refuse_after_fork(device());
   read(kK, kArgK, Use::kRows);
   read(kV, kArgV, Use::kRows);
   for (const auto& [slot, arg] : {std::pair{kQ, kArgQ}, {kK, kArgK}, {kV, kArgV}}) {

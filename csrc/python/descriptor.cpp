@@ -49,8 +49,8 @@ State& state_of(PyObject* self) {
 
 // A flashcute.TensorDescriptor as its `_native` tuple: (shape, strides, dtype name, is GPU, device id).
 bool read_tensor_descriptor(PyObject* x, Where where, View& view) {
-  static PyObject* type =
-      nb::object(nb::module_::import_("flashcute.descriptors").attr("TensorDescriptor")).release().ptr();
+  static PyObject* type = nullptr;
+  if (!type) type = nb::object(nb::module_::import_("flashcute.descriptors").attr("TensorDescriptor")).release().ptr();
   if (PyObject_IsInstance(x, type) != 1) return false;
   const nb::tuple native = nb::borrow(x).attr("_native");
   const nb::tuple shape = native[0], strides = native[1];

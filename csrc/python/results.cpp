@@ -27,7 +27,8 @@ nb::object shape_tuple(const View& view) {
   return tuple;
 }
 
-// Names and functions of one framework, looked up once and kept.
+// Names and functions of one framework, looked up once and kept. Not in an initialised static: its guard would be held
+// while the import lets go of the GIL, and the next thread would wait for it with the GIL.
 struct Allocator {
   PyObject* empty = nullptr;
   PyObject* empty_like = nullptr;
@@ -80,7 +81,8 @@ bool same_shape(const View& a, const View& b) {
 }
 
 nb::object torch_empty(const Tensor& like, const View& geometry) {
-  static const Allocator* torch = new Allocator("torch", true);
+  static const Allocator* torch = nullptr;
+  if (!torch) torch = new Allocator("torch", true);
   // empty_like keeps the strides of its model, so it serves where those are contiguous. It costs half of empty().
   if (!like.copied() && same_shape(like.view, geometry) && is_contiguous(like.view)) {
     PyObject* arguments[2] = {nullptr, like.object()};
@@ -160,7 +162,8 @@ nb::object allocate_like(const Tensor& like, const View& geometry, Where where, 
     case ProducerKind::kTorch:
       return torch_empty(like, geometry);
     case ProducerKind::kNumpy: {
-      static const Allocator* numpy = new Allocator("numpy", false);
+      static const Allocator* numpy = nullptr;
+      if (!numpy) numpy = new Allocator("numpy", false);
       return numpy->make(like.object(), like.view.dtype, geometry, false);
     }
     case ProducerKind::kExchange:

@@ -68,18 +68,22 @@ void* current_stream(const Producer& producer, int device_id, Where where) {
 }
 
 void resolve_stream(Stream& stream, const Producer& producer, int device_id, Where where) {
+  refuse_after_fork({FLASHCUTE_DEVICE_NVIDIA, device_id});
   stream.handle = current_stream(producer, device_id, where);
   stream.known = true;
+}
+
+void refuse_after_fork(Device device) {
+  if (!device.is_gpu() || !forked_after_gpu) return;
+  throw StatusError(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
+                    "flashcute: this process was forked after its parent had used CUDA, which cannot work in both: "
+                    "start processes that use the GPU with the 'spawn' method");
 }
 
 flashcuteHandle_t handle_of(Device device, const char* function) {
   static auto* handles = new std::map<int, flashcuteHandle_t>;  // guarded by the GIL, kept to the end of the process
   static flashcuteHandle_t cpu = nullptr;
-  if (device.is_gpu() && forked_after_gpu) {
-    throw StatusError(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-                      "flashcute: this process was forked after its parent had used CUDA, which cannot work in both: "
-                      "start processes that use the GPU with the 'spawn' method");
-  }
+  refuse_after_fork(device);
   flashcuteHandle_t& handle = device.is_gpu() ? (*handles)[device.id] : cpu;
   if (!handle) {
     check(flashcuteCreateHandle(&handle, device.type, device.id), function);

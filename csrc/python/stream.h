@@ -16,7 +16,10 @@ void* current_stream(const Producer& producer, int device_id, Where where);
 
 void resolve_stream(Stream& stream, const Producer& producer, int device_id, Where where);
 
-// The library's handle of a device, made at first use and kept. Refuses a GPU in a process forked after its use.
+// Refuses a GPU in a process that was forked after its parent had used one.
+void refuse_after_fork(Device device);
+
+// The library's handle of a device, made at first use and kept.
 flashcuteHandle_t handle_of(Device device, const char* function);
 
 }  // namespace flashcute::python

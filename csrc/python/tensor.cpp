@@ -10,19 +10,6 @@ namespace flashcute::python {
 
 namespace {
 
-struct DtypeName {
-  flashcuteDtype_t dtype;
-  const char* name;
-  int size;
-};
-constexpr DtypeName kDtypes[] = {
-    {FLASHCUTE_DTYPE_F16, "float16", 2}, {FLASHCUTE_DTYPE_BF16, "bfloat16", 2}, {FLASHCUTE_DTYPE_F32, "float32", 4},
-    {FLASHCUTE_DTYPE_F64, "float64", 8}, {FLASHCUTE_DTYPE_BOOL, "bool", 1},     {FLASHCUTE_DTYPE_U8, "uint8", 1},
-    {FLASHCUTE_DTYPE_U16, "uint16", 2},  {FLASHCUTE_DTYPE_U32, "uint32", 4},    {FLASHCUTE_DTYPE_U64, "uint64", 8},
-    {FLASHCUTE_DTYPE_I8, "int8", 1},     {FLASHCUTE_DTYPE_I16, "int16", 2},     {FLASHCUTE_DTYPE_I32, "int32", 4},
-    {FLASHCUTE_DTYPE_I64, "int64", 8},   {FLASHCUTE_DTYPE_BYTE, "byte", 1},
-};
-
 [[noreturn]] void unknown_dtype(Where where, const std::string& given) {
   fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where,
        "expected float16, bfloat16, float32, or bool and integers where they make sense, given ", given);
@@ -83,31 +70,32 @@ flashcuteDtype_t dtype_of_format(const char* format, Py_ssize_t itemsize, PyObje
   const bool foreign_order = (order == '>' || order == '!') && itemsize > 1;
   if (!foreign_order && format[0] != '\0' && format[1] == '\0') {
     switch (format[0]) {
-      case '?': return FLASHCUTE_DTYPE_BOOL;
+      case '?':
+        return FLASHCUTE_DTYPE_BOOL;
       case 'b':
       case 'h':
       case 'i':
       case 'l':
-      case 'q': return integer_dtype(static_cast<int>(itemsize), true);
+      case 'q':
+        return integer_dtype(static_cast<int>(itemsize), true);
       case 'B':
       case 'H':
       case 'I':
       case 'L':
-      case 'Q': return integer_dtype(static_cast<int>(itemsize), false);
-      case 'e': return FLASHCUTE_DTYPE_F16;
-      case 'f': return FLASHCUTE_DTYPE_F32;
-      case 'd': return FLASHCUTE_DTYPE_F64;
-      default: break;
+      case 'Q':
+        return integer_dtype(static_cast<int>(itemsize), false);
+      case 'e':
+        return FLASHCUTE_DTYPE_F16;
+      case 'f':
+        return FLASHCUTE_DTYPE_F32;
+      case 'd':
+        return FLASHCUTE_DTYPE_F64;
+      default:
+        break;
     }
   }
   const std::string given = str_of(nb::object(nb::borrow(array).attr("dtype")));
   unknown_dtype(where, foreign_order ? given + ", not of this machine's byte order" : given);
-}
-
-std::string list_text(const int64_t* values, int count) {
-  std::string result = "(";
-  for (int i = 0; i < count; ++i) result += text(i ? ", " : "", values[i]);
-  return result + (count == 1 ? ",)" : ")");
 }
 
 nb::object call_dlpack(PyObject* x, bool on_gpu, void* stream, bool versioned) {
@@ -118,61 +106,6 @@ nb::object call_dlpack(PyObject* x, bool on_gpu, void* stream, bool versioned) {
 }
 
 }  // namespace
-
-std::string name_of(Device device) {
-  return device.is_gpu() ? text("cuda:", device.id) : "cpu";
-}
-
-const char* name_of(flashcuteDtype_t dtype) {
-  for (const DtypeName& entry : kDtypes) {
-    if (entry.dtype == dtype) return entry.name;
-  }
-  return "unknown";
-}
-
-int size_of(flashcuteDtype_t dtype) {
-  for (const DtypeName& entry : kDtypes) {
-    if (entry.dtype == dtype) return entry.size;
-  }
-  return 1;
-}
-
-bool find_dtype(const std::string& name, flashcuteDtype_t& out) {
-  for (const DtypeName& entry : kDtypes) {
-    if (name == entry.name) {
-      out = entry.dtype;
-      return true;
-    }
-  }
-  return false;
-}
-
-int64_t View::numel() const {
-  int64_t count = 1;
-  for (int i = 0; i < ndim; ++i) count *= shape[i];
-  return count;
-}
-
-void View::make_contiguous() {
-  int64_t stride = 1;
-  for (int i = ndim - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= shape[i] > 0 ? shape[i] : 1;
-  }
-}
-
-bool View::same_geometry(const View& other) const {
-  const size_t bytes = sizeof(int64_t) * static_cast<size_t>(ndim);
-  return dtype == other.dtype && ndim == other.ndim && std::memcmp(shape, other.shape, bytes) == 0 &&
-         std::memcmp(strides, other.strides, bytes) == 0;
-}
-
-std::string shape_text(const View& view) {
-  return list_text(view.shape, view.ndim);
-}
-std::string strides_text(const View& view) {
-  return list_text(view.strides, view.ndim);
-}
 
 void Tensor::release() {
   switch (owner_) {

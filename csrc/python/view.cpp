@@ -1,0 +1,86 @@
+// Names of dtypes and devices, and the arithmetic of views.
+#include <cstring>
+
+#include "tensor.h"
+
+namespace flashcute::python {
+
+namespace {
+
+struct DtypeName {
+  flashcuteDtype_t dtype;
+  const char* name;
+  int size;
+};
+constexpr DtypeName kDtypes[] = {
+    {FLASHCUTE_DTYPE_F16, "float16", 2}, {FLASHCUTE_DTYPE_BF16, "bfloat16", 2}, {FLASHCUTE_DTYPE_F32, "float32", 4},
+    {FLASHCUTE_DTYPE_F64, "float64", 8}, {FLASHCUTE_DTYPE_BOOL, "bool", 1},     {FLASHCUTE_DTYPE_U8, "uint8", 1},
+    {FLASHCUTE_DTYPE_U16, "uint16", 2},  {FLASHCUTE_DTYPE_U32, "uint32", 4},    {FLASHCUTE_DTYPE_U64, "uint64", 8},
+    {FLASHCUTE_DTYPE_I8, "int8", 1},     {FLASHCUTE_DTYPE_I16, "int16", 2},     {FLASHCUTE_DTYPE_I32, "int32", 4},
+    {FLASHCUTE_DTYPE_I64, "int64", 8},   {FLASHCUTE_DTYPE_BYTE, "byte", 1},
+};
+
+std::string list_text(const int64_t* values, int count) {
+  std::string result = "(";
+  for (int i = 0; i < count; ++i) result += text(i ? ", " : "", values[i]);
+  return result + (count == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+std::string name_of(Device device) {
+  return device.is_gpu() ? text("cuda:", device.id) : "cpu";
+}
+
+const char* name_of(flashcuteDtype_t dtype) {
+  for (const DtypeName& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry.name;
+  }
+  return "unknown";
+}
+
+int size_of(flashcuteDtype_t dtype) {
+  for (const DtypeName& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry.size;
+  }
+  return 1;
+}
+
+bool find_dtype(const std::string& name, flashcuteDtype_t& out) {
+  for (const DtypeName& entry : kDtypes) {
+    if (name == entry.name) {
+      out = entry.dtype;
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t View::numel() const {
+  int64_t count = 1;
+  for (int i = 0; i < ndim; ++i) count *= shape[i];
+  return count;
+}
+
+void View::make_contiguous() {
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= shape[i] > 0 ? shape[i] : 1;
+  }
+}
+
+bool View::same_geometry(const View& other) const {
+  const size_t bytes = sizeof(int64_t) * static_cast<size_t>(ndim);
+  return dtype == other.dtype && ndim == other.ndim && std::memcmp(shape, other.shape, bytes) == 0 &&
+         std::memcmp(strides, other.strides, bytes) == 0;
+}
+
+std::string shape_text(const View& view) {
+  return list_text(view.shape, view.ndim);
+}
+std::string strides_text(const View& view) {
+  return list_text(view.strides, view.ndim);
+}
+
+}  // namespace flashcute::python

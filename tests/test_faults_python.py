@@ -388,14 +388,19 @@ MEMORY = """
     kind = sys.argv[1]
     x = np.random.default_rng(0).standard_normal((1, 2, 9, 16)).astype("float32")
     wide = np.zeros((1, 2, 9, 32), "float32")[..., ::2]
-    if kind == "torch":
+    if kind != "numpy":
         import torch
-        x = torch.from_numpy(x)
+        x = torch.from_numpy(x).to("cuda" if kind == "cuda" else "cpu")
+        x = x.half() if kind == "cuda" else x
+    allocated = []
     room = np.zeros((1, 2, 9, 16), "float32")
-    np_x = np.asarray(x)
+    np_x = np.zeros((1, 2, 9, 16), "float32")
 
     def now():
         gc.collect()
+        if kind == "cuda":
+            torch.cuda.synchronize()
+            allocated.append(torch.cuda.memory_allocated())
         return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
     def calls(n):
@@ -416,14 +421,17 @@ MEMORY = """
     before = now()
     calls(int(sys.argv[2]))
     grown = now() - before
-    print(grown)
-    sys.exit(grown > 2 << 20)
+    print(grown, allocated)
+    sys.exit(grown > 2 << 20 or len(set(allocated)) > 1)
 """
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("kind", ["numpy", "torch", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_ten_thousand_calls_good_and_bad_leave_memory_flat(kind):
-    pytest.importorskip(kind)
+    if kind == "cuda":
+        support.skip_without_cuda()
+    else:
+        pytest.importorskip(kind)
     ran = python(MEMORY, kind, "2000")  # eight calls in each round
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -237,11 +237,14 @@ def test_the_tensors_device_decides_the_backend(device, backend):
             flashcute.attention(q, q, q, backend=backend)
 
 
-def test_a_gpu_tensor_without_a_gpu_build_says_so():
-    """Where there is no GPU or no CUDA kernels, asking the CPU tensors to go there names the backend."""
-    q = np.zeros((1, 1, 8, 64), "float16")
-    with pytest.raises(flashcute.Error, match="backend"):
-        flashcute.attention(q, q, q, backend="cuda")
+def test_a_gpu_that_is_not_there_is_named():
+    """Where there is no GPU, or no CUDA kernels in the build, a GPU descriptor says so."""
+    if not support.no_cuda_reason():
+        pytest.skip("this machine has a GPU")
+    t = flashcute.TensorDescriptor((1, 1, 8, 64), dtype="float16", device="cuda")
+    with pytest.raises((flashcute.UnsupportedDeviceError, flashcute.DeviceNotFoundError)) as caught:
+        flashcute.AttentionDescriptor(t, t, t)
+    assert any(word in str(caught.value) for word in ("CUDA", "GPU", "driver")), str(caught.value)
 
 
 # -- threads

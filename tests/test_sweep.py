@@ -13,26 +13,18 @@ import flashcute
 CPU_PROBLEMS, GPU_PROBLEMS, GPU_ANYTHING, CHUNK = 3200, 1300, 300, 100
 
 
-def test_problems_cover_every_pair_of_features():
-    seen = collections.Counter()
-    for seed in range(CPU_PROBLEMS):
-        pick = problems.recipe(seed)
-        axes = list(pick)
-        for n, a in enumerate(axes):
-            for b in axes[n + 1 :]:
-                seen[a, pick[a], b, pick[b]] += 1
-    missing = [pair for pair in problems.pairs() if not seen[pair]]
-    assert not missing, f"{len(missing)} pairs of features are never tested, such as {missing[:3]}"
-
-
-def test_problems_for_gpu_kernels_cover_every_pair():
-    seen = set()
-    for seed in range(GPU_PROBLEMS):
-        pick = problems.recipe(seed, problems.GPU_AXES)
-        axes = list(pick)
-        seen |= {(a, pick[a], b, pick[b]) for n, a in enumerate(axes) for b in axes[n + 1 :]}
-    missing = [pair for pair in problems.pairs(problems.GPU_AXES) if pair not in seen]
-    assert not missing, missing[:3]
+@pytest.mark.parametrize(
+    ("axes", "count"), [(problems.AXES, CPU_PROBLEMS), (problems.GPU_AXES, GPU_PROBLEMS)], ids=["cpu", "gpu"]
+)
+def test_problems_cover_every_pair_of_features(axes, count):
+    missing = set(problems.pairs(axes))
+    assert len(missing) > 1000
+    for seed in range(count):
+        pick = list(problems.recipe(seed, axes).items())
+        missing.difference_update((a, x, b, y) for n, (a, x) in enumerate(pick) for b, y in pick[n + 1 :])
+        if not missing:
+            break
+    assert not missing, f"{len(missing)} pairs of features are never tested, such as {sorted(missing)[:3]}"
 
 
 def test_a_problem_is_made_by_its_number_alone():
@@ -52,6 +44,17 @@ def report(failures: list[str], ran: int) -> None:
 def test_cpu_agrees_with_float64(start):
     failures = [f for f in (problems.check(seed) for seed in range(start, start + CHUNK)) if f]
     report(failures, CHUNK)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_cpu_agrees_on_long_sequences(threads):
+    before = flashcute.get_num_threads()
+    flashcute.set_num_threads(threads)
+    try:
+        seeds = range(30_000 + 25 * threads, 30_000 + 25 * threads + 25)
+        report([f for f in (problems.check(seed, "cpu", problems.LONG_AXES) for seed in seeds) if f], len(seeds))
+    finally:
+        flashcute.set_num_threads(before)
 
 
 @pytest.mark.gpu

@@ -20,33 +20,57 @@ namespace {
 
 }  // namespace
 
-bool compiled() { return false; }
+bool compiled() {
+  return false;
+}
 
-std::string build_description() { return "no CUDA kernels: " FLASHCUTE_CUDA_REASON; }
+std::string build_description() {
+  return "no CUDA kernels: " FLASHCUTE_CUDA_REASON;
+}
 
 const std::vector<KernelInfo>& kernels() {
   static const std::vector<KernelInfo> none;
   return none;
 }
 
-int device_count() { return 0; }
+int device_count() {
+  return 0;
+}
 
-const DeviceFacts& device_facts(int) { refuse("device_facts"); }
+const DeviceFacts& device_facts(int) {
+  refuse("device_facts");
+}
 
-void merge(const MergeProblem&, int, void*) { refuse("merge"); }
+void merge(const MergeProblem&, int, void*) {
+  refuse("merge");
+}
 
-void check_lengths(const Problem&, const Buffers&, void*) { refuse("check_lengths"); }
+void check_lengths(const Problem&, const Buffers&, void*) {
+  refuse("check_lengths");
+}
 
-void* allocate(int, size_t) { refuse("allocate"); }
+void* allocate(int, size_t) {
+  refuse("allocate");
+}
 
-void release(int, void*) { refuse("release"); }
+void release(int, void*) {
+  refuse("release");
+}
 
-void copy_to_device(int, void*, const void*, size_t, void*) { refuse("copy_to_device"); }
+void copy_to_device(int, void*, const void*, size_t, void*) {
+  refuse("copy_to_device");
+}
 
-void copy_to_host(int, void*, const void*, size_t, void*) { refuse("copy_to_host"); }
+void copy_to_host(int, void*, const void*, size_t, void*) {
+  refuse("copy_to_host");
+}
 
-void synchronize(int, void*) { refuse("synchronize"); }
+void synchronize(int, void*) {
+  refuse("synchronize");
+}
 
-void stream_wait(int, void*, void*) { refuse("stream_wait"); }
+void stream_wait(int, void*, void*) {
+  refuse("stream_wait");
+}
 
 }  // namespace flashcute::cuda

@@ -1,0 +1,100 @@
+#include "cuda/common/params.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace flashcute::cuda {
+namespace {
+
+// Keys and values of one group of heads stay in L2 together: an A100 has 40 MB, an H100 50 MB, half of it near an SM.
+constexpr int64_t kGroupBytes = 16 << 20;
+
+Operand operand_of(const void* data, const Strides& strides) {
+  return {data, strides.batch, strides.head, strides.row};
+}
+
+Operand operand_of(const void* data, const Strides& strides, const Staging& staging, void* workspace) {
+  if (staging.size == 0) return operand_of(data, strides);
+  return {static_cast<const char*>(workspace) + staging.offset, staging.batch, staging.head, staging.row};
+}
+
+ScoreView score_view(const ScoreTensor& tensor, const void* data) {
+  if (!tensor.present) return {};
+  return {data, tensor.batch, tensor.head, tensor.row, tensor.key, size_of(tensor.dtype)};
+}
+
+int bounded(int64_t bound) {
+  return bound == Band::kUnbounded ? BandView::kOpen : static_cast<int>(std::min<int64_t>(bound, BandView::kOpen));
+}
+
+bool whole_vectors(const Problem& p) {
+  const int64_t per_vector = 16 / size_of(p.dtype);
+  const auto fits = [&](int64_t stride, int64_t extent) { return extent <= 1 || stride % per_vector == 0; };
+  const int64_t rows = p.packed() ? p.lengths.total_q : p.seq_q;
+  return p.min_alignment >= 16 && fits(p.out.batch, p.packed() ? 1 : p.batch) && fits(p.out.head, p.heads_q) &&
+         fits(p.out.row, rows);
+}
+
+ScheduleView schedule_of(const Problem& p, const Plan& plan) {
+  const int64_t heads = p.batch * p.heads_q;
+  const int64_t kv_bytes = std::max<int64_t>(1, p.seq_k * (p.head_dim + p.head_dim_v) * size_of(p.dtype));
+  const int64_t together = std::max<int64_t>(1, kGroupBytes / kv_bytes) * p.group();
+  return {static_cast<int>((p.seq_q + plan.block_m - 1) / plan.block_m), static_cast<int>(heads),
+          static_cast<int>(std::min(heads, together))};
+}
+
+ExtrasView extras_of(const Problem& p, const Buffers& b) {
+  ExtrasView extras{};
+  extras.softcap = p.softcap;
+  if (p.alibi.present) {
+    extras.alibi = b.alibi_slopes;
+    extras.alibi_batch = p.alibi.batch;
+    extras.alibi_head = p.alibi.head;
+  }
+  if (p.sinks.present) {
+    extras.sinks = b.sinks;
+    extras.sinks_head = p.sinks.head;
+    extras.sinks_float32 = p.sinks.dtype == DType::kF32;
+  }
+  extras.dense_mask = score_view(p.dense_mask, b.dense_mask);
+  extras.bias = score_view(p.bias, b.bias);
+  extras.dropout.keep_scale = 1.0f;
+  if (p.dropout.p > 0.0f) {
+    const double probability = static_cast<double>(p.dropout.p);
+    extras.dropout = {p.dropout.state_on_device ? b.dropout_state : nullptr, b.seed, b.offset,
+                      static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(std::ldexp(probability, 32)))),
+                      static_cast<float>(1.0 / (1.0 - probability))};
+  }
+  return extras;
+}
+
+}  // namespace
+
+Params make_params(const Problem& p, const Plan& plan, const Buffers& b, void* workspace) {
+  Params params{};
+  params.q = operand_of(b.q, p.q, plan.q, workspace);
+  params.k = operand_of(b.k, p.k, plan.k, workspace);
+  params.v = operand_of(b.v, p.v, plan.v, workspace);
+  params.out = operand_of(b.out, p.out);
+  if (p.lse.present) params.lse = {b.lse, p.lse.batch, p.lse.head, p.lse.row};
+  params.heads_q = static_cast<int>(p.heads_q);
+  params.group = static_cast<int>(p.group());
+  params.seq_q = static_cast<int>(p.seq_q);
+  params.seq_k = static_cast<int>(p.seq_k);
+  params.head_dim = static_cast<int>(p.head_dim);
+  params.head_dim_v = static_cast<int>(p.head_dim_v);
+  params.scale = p.scale;
+  params.scale_log2 = static_cast<float>(static_cast<double>(p.scale) * 1.4426950408889634);
+  params.out_vectors = whole_vectors(p);
+  params.schedule = schedule_of(p, plan);
+  params.band = {bounded(p.band.left), bounded(p.band.right), p.band.alignment == Alignment::kTopLeft};
+  params.lengths = {b.cu_seqlens_q, b.cu_seqlens_k, b.seqused_k, static_cast<int>(p.lengths.total_q),
+                    static_cast<int>(p.lengths.total_k)};
+  if (p.key_mask.present) {
+    params.key_mask = {b.key_mask, p.key_mask.batch, p.key_mask.key, size_of(p.key_mask.dtype)};
+  }
+  params.extras = extras_of(p, b);
+  return params;
+}
+
+}  // namespace flashcute::cuda

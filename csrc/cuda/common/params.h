@@ -1,0 +1,85 @@
+// What a kernel is given: one small nested struct, passed by value in constant memory. Strides are in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace flashcute::cuda {
+
+struct Operand {
+  const void* data;
+  int64_t batch, head, row;
+};
+
+struct LseView {
+  float* data;  // null: not wanted
+  int64_t batch, head, row;
+};
+
+struct LengthsView {
+  const int32_t *cu_q, *cu_k, *used_k;  // null: absent
+  int total_q, total_k;
+};
+
+// In keys beside the aligned diagonal; kOpen and above never bind.
+struct BandView {
+  static constexpr int kOpen = 1 << 30;
+  int left, right;
+  bool top_left;
+};
+
+struct KeyMaskView {
+  const void* data;  // null: every key takes part
+  int64_t batch, key;
+  int element_size;
+};
+
+struct ScoreView {
+  const void* data;  // null: absent
+  int64_t batch, head, row, key;
+  int element_size;  // masks: 1, 2, 4, 8; bias: 4 = float32, 2 = q's dtype
+};
+
+struct DropoutView {
+  const uint64_t* state;  // (seed, offset) on the device, or null: the values below
+  uint64_t seed, offset;
+  uint32_t threshold;  // an element stays when its random word is not below; 0: no dropout
+  float keep_scale;    // 1 / (1 - p)
+};
+
+// Read by the kernels of mask class "any" alone.
+struct ExtrasView {
+  float softcap;  // 0: off
+  const float* alibi;
+  int64_t alibi_batch, alibi_head;
+  const void* sinks;
+  int64_t sinks_head;
+  bool sinks_float32;
+  ScoreView dense_mask, bias;
+  DropoutView dropout;
+};
+
+// The order of the output tiles: see scheduler.cuh.
+struct ScheduleView {
+  int tiles_m, heads, heads_per_group;
+};
+
+struct Params {
+  Operand q, k, v, out;
+  LseView lse;
+  int heads_q, group, seq_q, seq_k, head_dim, head_dim_v;
+  float scale, scale_log2;  // scale_log2 = scale * log2(e)
+  bool out_vectors;         // out may be stored 16 bytes at a time
+  ScheduleView schedule;
+  BandView band;
+  LengthsView lengths;
+  KeyMaskView key_mask;
+  ExtrasView extras;
+};
+
+// Host side. `workspace` may be null where the plan stages nothing.
+Params make_params(const Problem&, const Plan&, const Buffers&, void* workspace);
+
+}  // namespace flashcute::cuda

@@ -1,0 +1,66 @@
+// Every PTX instruction the kernels write by hand, each behind a name.
+#pragma once
+
+#include <cutlass/numeric_types.h>
+#include <cstdint>
+
+namespace flashcute::cuda::ptx {
+
+// Copies 16 bytes to shared memory in the background: `bytes` of them from global memory, zeros for the rest.
+__device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `kPending` committed groups of this thread are still under way.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// 2^x on the special-function unit: exact at 0, 2 ulp elsewhere, 0 for -inf.
+__device__ __forceinline__ float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats rounded to nearest in one 32-bit word, `low` in the lower half.
+template <class Element>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t word;
+  if constexpr (std::is_same_v<Element, cutlass::bfloat16_t>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    static_assert(std::is_same_v<Element, cutlass::half_t>, "16-bit elements only");
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+}
+
+// What is computed from `value` afterwards is computed there, not kept in registers across the loops before.
+__device__ __forceinline__ void forget_origin(int& value) {
+  asm volatile("" : "+r"(value));
+}
+
+}  // namespace flashcute::cuda::ptx

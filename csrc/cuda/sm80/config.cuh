@@ -1,0 +1,85 @@
+// The sm80 family's tiles, layouts and shared-memory plan: everything a kernel's shape follows from.
+#pragma once
+
+#include <cute/atom/copy_traits_sm75.hpp>
+#include <cute/atom/mma_traits_sm80.hpp>
+#include <cute/tensor.hpp>
+#include <type_traits>
+
+#include "core/kernel.h"
+
+namespace flashcute::cuda::sm80 {
+
+using namespace cute;
+
+// One CTA: 4 warps, 128 query rows, 32 to a warp, so that each fragment of K and V feeds two MMAs.
+// Tiles by measurement on an H100: docs/perf-log.md.
+template <class Element_, int kHeadDim_, MaskClass kMask_>
+struct Config {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;  // bucket: channels of Q, K and V are padded to it with zeros
+  static constexpr MaskClass kMask = kMask_;
+  static constexpr bool kBanded = kMask != MaskClass::kFull;
+  static constexpr bool kExtras = kMask == MaskClass::kAny;
+
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kBlockM = 128, kRowsPerWarp = kBlockM / kWarps;
+  static constexpr int kBlockN = kHeadDim == 128 && kBanded ? 32 : 64;
+  // Two stages load a tile ahead and need one barrier a tile. With one, V loads under QK and the next K under PV:
+  // all that fits twice on an A100 at head_dim 128 with 64 keys.
+  static constexpr int kStages = kHeadDim == 128 && !kBanded ? 1 : 2;
+  static constexpr int kMinBlocks = 2;
+  static constexpr int kRowsPerThread = 4;
+
+  static_assert(kHeadDim == 64 || kHeadDim == 128);
+  static_assert(kStages == 2 || !kBanded, "isolate.cuh looks at V before the scores");
+
+  using MmaOp = std::conditional_t<std::is_same_v<Element, cutlass::half_t>, SM80_16x8x16_F32F16F16F32_TN,
+                                   SM80_16x8x16_F32BF16BF16F32_TN>;
+  // Warp w owns rows 32 w to 32 w + 31, as two blocks of 16.
+  using TiledMma = TiledMMA<MMA_Atom<MmaOp>, Layout<Shape<Int<kWarps>, _1, _1>>,
+                            Tile<Layout<Shape<_16, Int<kWarps>, _2>, Stride<_1, _32, _16>>, _16, _16>>;
+  static_assert(size(TiledMma{}) == kThreads);
+
+  // 8 rows of 128 bytes, their 16-byte chunks permuted so that eight rows of one column hit eight different bank
+  // groups.
+  using LayoutAtom = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, _64>, Stride<_64, _1>>{}));
+  using LayoutQ = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));   // (BLOCK_M, D)
+  using LayoutKV = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));  // (BLOCK_N, D)
+  using LayoutVt = decltype(composition(LayoutKV{}, make_layout(Shape<Int<kHeadDim>, Int<kBlockN>>{}, GenRowMajor{})));
+  using LayoutVtPlain = decltype(get_nonswizzle_portion(LayoutVt{}));  // (D, BLOCK_N), for shapes only
+  using LayoutO = LayoutQ;
+
+  using LoadAtom = Copy_Atom<SM75_U32x4_LDSM_N, Element>;
+  using LoadTransposedAtom = Copy_Atom<SM75_U16x8_LDSM_T, Element>;
+
+  struct KeyValueStage {
+    cute::array_aligned<Element, cosize_v<LayoutKV>, 128> k, v;
+  };
+  struct SharedStorage {
+    cute::array_aligned<Element, cosize_v<LayoutQ>, 128> q;
+    union {
+      KeyValueStage stages[kStages];
+      cute::array_aligned<Element, cosize_v<LayoutO>, 128> o;  // after the last tile
+    };
+    uint32_t redo_rows[kWarps];  // one bit a row
+  };
+  static_assert(sizeof(KeyValueStage) * kStages >= sizeof(Element) * cosize_v<LayoutO>);
+
+  // (MMA = (2, 2), MMA_M = 2, MMA_N)
+  using ScoreFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kBlockN>>{}));
+  using OutputFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));
+  static_assert(size(ScoreFragment{}) * kThreads == kBlockM * kBlockN);
+};
+
+// An accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8 apart.
+template <class Fragment>
+CUTE_DEVICE auto rows_and_columns(Fragment& fragment) {
+  static_assert(decltype(size<0>(fragment))::value == 4 && decltype(size<1>(fragment))::value == 2);
+  constexpr int kN = decltype(size<2>(fragment))::value;
+  // from ((column, row), MMA_M, MMA_N)
+  return make_tensor(fragment.data(), make_layout(make_layout(Shape<_2, _2>{}, Stride<_2, _4>{}),
+                                                  make_layout(Shape<_2, Int<kN>>{}, Stride<_1, _8>{})));
+}
+
+}  // namespace flashcute::cuda::sm80

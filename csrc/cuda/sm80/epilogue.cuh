@@ -1,0 +1,113 @@
+// From accumulators to memory: normalise, LSE, and O through shared memory so that stores are whole rows.
+#pragma once
+
+#include "cuda/sm80/mainloop.cuh"
+
+namespace flashcute::cuda::sm80 {
+
+// Rows to write: all, those that fixed steps did not lose, or those that they did.
+enum class Rows { kAll, kKept, kRedone };
+
+template <class C>
+class Epilogue {
+  using Element = typename C::Element;
+  static constexpr int kChunks = C::kHeadDim / 8, kRowsPerPass = C::kThreads / kChunks;
+
+ public:
+  // Finds its tile and member anew: kept over the key tiles, they would be spilled.
+  CUTE_DEVICE Epilogue(const Params& params, typename C::SharedStorage& shared)
+      : params_(params), shared_(shared), thread_(threadIdx.x) {
+    int block = blockIdx.x;
+    ptx::forget_origin(block);
+    ptx::forget_origin(thread_);
+    tile_ = tile_of_block(params, block);
+    member_ = member_of(params, tile_.batch);
+  }
+
+  // Sums must be reduced. Every thread of the CTA calls it.
+  CUTE_DEVICE void store(Mainloop<C>& loop, Rows selected) const {
+    write_lse_and_scale(loop, selected);
+    __syncthreads();  // every warp has read its last V
+    write_shared(loop);
+    __syncthreads();
+    Element* out = static_cast<Element*>(const_cast<void*>(params_.out.data)) + tile_.batch * params_.out.batch +
+                   tile_.head_q * params_.out.head + member_.first_q * params_.out.row;
+    const int chunk = thread_ % kChunks;
+    const int channels = min(params_.head_dim_v - chunk * 8, 8);
+    Tensor sO = make_tensor(make_smem_ptr(shared_.o.data()), typename C::LayoutO{});  // (BLOCK_M, D)
+#pragma unroll 1
+    for (int row = thread_ / kChunks; row < C::kBlockM; row += kRowsPerPass) {
+      if (first_row() + row >= member_.len_q) break;
+      if (channels <= 0 || !writes(selected, row)) continue;
+      Element* target = out + int64_t(first_row() + row) * params_.out.row + chunk * 8;
+      const Element* source = &sO(row, chunk * 8);
+      if (params_.out_vectors && channels == 8) {
+        *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < channels; ++i) target[i] = source[i];
+      }
+    }
+  }
+
+ private:
+  CUTE_DEVICE bool writes(Rows selected, int row) const {  // row within the tile
+    if (selected == Rows::kAll) return true;
+    return bool((shared_.redo_rows[row / 32] >> (row % 32)) & 1) == (selected == Rows::kRedone);
+  }
+
+  CUTE_DEVICE int first_row() const { return tile_.m * C::kBlockM; }
+  CUTE_DEVICE int first_thread_row() const {  // within the tile
+    return thread_ / 32 * C::kRowsPerWarp + thread_ % 32 / 4;
+  }
+
+  CUTE_DEVICE void write_lse_and_scale(Mainloop<C>& loop, Rows selected) const {
+    Tensor rows = rows_and_columns(loop.output);
+    CUTE_UNROLL
+    for (int r = 0; r < size<0>(rows); ++r) {
+      const int row = first_row() + first_thread_row() + 8 * r;
+      float factor = 1.f;
+      if constexpr (C::kExtras) {
+        factor = params_.extras.dropout.keep_scale;
+        if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink());
+      }
+      if (params_.lse.data != nullptr && thread_ % 4 == 0 && row < member_.len_q &&
+          writes(selected, row - first_row())) {
+        params_.lse.data[tile_.batch * params_.lse.batch + tile_.head_q * params_.lse.head +
+                         int64_t(member_.first_q + row) * params_.lse.row] = loop.softmax.log_sum_exp(r);
+      }
+      factor *= loop.softmax.normalizer(r);
+      CUTE_UNROLL
+      for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
+    }
+  }
+
+  CUTE_DEVICE float sink() const {
+    return load_float<Element>(params_.extras.sinks, tile_.head_q * params_.extras.sinks_head,
+                               params_.extras.sinks_float32);
+  }
+
+  CUTE_DEVICE void write_shared(const Mainloop<C>& loop) const {
+    Tensor sO = make_tensor(make_smem_ptr(shared_.o.data()), typename C::LayoutO{});  // (BLOCK_M, D)
+    const int row = first_thread_row(), column = 2 * (thread_ % 4);
+    CUTE_UNROLL
+    for (int m = 0; m < size<1>(loop.output); ++m) {
+      CUTE_UNROLL
+      for (int n = 0; n < size<2>(loop.output); ++n) {
+        CUTE_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          *reinterpret_cast<uint32_t*>(&sO(row + 16 * m + 8 * half, 8 * n + column)) =
+              ptx::pack<Element>(loop.output(2 * half, m, n), loop.output(2 * half + 1, m, n));
+        }
+      }
+    }
+  }
+
+  const Params& params_;
+  typename C::SharedStorage& shared_;
+  int thread_;
+  TileIndex tile_;
+  Member member_;
+};
+
+}  // namespace flashcute::cuda::sm80

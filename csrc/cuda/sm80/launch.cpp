@@ -1,0 +1,58 @@
+#include "cuda/sm80/launch.h"
+
+#include "cuda/common/pack.h"
+
+namespace flashcute::cuda::sm80 {
+namespace {
+
+constexpr int64_t kMaxLength = (int64_t{1} << 29) - 1;  // what mask.cuh's int arithmetic bears
+constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
+constexpr int64_t kMaxTotal = (int64_t{1} << 31) - 1;  // cu_seqlens are int32
+
+int64_t grid_of(const KernelInfo& kernel, const Problem& p) {
+  return (p.seq_q + kernel.block_m - 1) / kernel.block_m * p.batch * p.heads_q;
+}
+
+std::string above(const char* what, int64_t value, int64_t limit) {
+  return std::string(what) + " " + std::to_string(value) + " is above " + std::to_string(limit);
+}
+
+// The first feature that only the kernels of mask class "any" have.
+const char* extra_of(const Problem& p) {
+  if (p.softcap > 0.0f) return "softcap";
+  if (p.bias.present) return "bias";
+  if (p.alibi.present) return "alibi_slopes";
+  if (p.dense_mask.present) return "a dense mask";
+  if (p.sinks.present) return "sinks";
+  if (p.dropout.p > 0.0f) return "dropout_p";
+  return nullptr;
+}
+
+}  // namespace
+
+std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
+  if (kernel.mask != MaskClass::kAny) {
+    if (const char* extra = extra_of(p)) return std::string(extra) + " needs a kernel of mask class any";
+  }
+  if (p.seq_q > kMaxLength) return above("seq_q", p.seq_q, kMaxLength);
+  if (p.seq_k > kMaxLength) return above("seq_k", p.seq_k, kMaxLength);
+  if (p.lengths.packed_q && p.lengths.total_q > kMaxTotal) return above("total_q", p.lengths.total_q, kMaxTotal);
+  if (p.lengths.packed_k && p.lengths.total_k > kMaxTotal) return above("total_k", p.lengths.total_k, kMaxTotal);
+  if (grid_of(kernel, p) > kMaxGrid) return above("the number of tiles", grid_of(kernel, p), kMaxGrid);
+  if (p.min_alignment < uint32_t(size_of(p.dtype))) {
+    return "min_alignment " + std::to_string(p.min_alignment) + " is below the element size " +
+           std::to_string(size_of(p.dtype));
+  }
+  return "";
+}
+
+void plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts&, Plan& plan) {
+  plan.block_m = kernel.block_m;
+  plan.block_n = kernel.block_n;
+  plan.threads = kernel.threads;
+  plan.shared_memory = kernel.shared_memory;
+  plan.grid = grid_of(kernel, p);
+  plan_packing(p, plan);
+}
+
+}  // namespace flashcute::cuda::sm80

@@ -244,6 +244,11 @@ void Tensor::read_dlpack(PyObject* x, Where where, Stream& stream) {
   const bool on_gpu = device_of(device, where).is_gpu();
   if (on_gpu && !stream.known) resolve_stream(stream, *producer_, device.id, where);
 
+  // Without the exchange API PyTorch exports no parameter, also where its gradient is not wanted.
+  if (producer_->kind == ProducerKind::kTorch) {
+    helper_ = nb::borrow(x).attr("detach")();
+    x = helper_.ptr();
+  }
   nb::object capsule;
   try {
     try {

@@ -472,3 +472,69 @@ def test_alignment_uses_each_members_own_length(device, dtype, path):
     )
     close(out[0, 0, :, 0], [0, 0.5, 1], dtype)
     close(out[1, 0, :, 0], [2, 2.5, 3], dtype)
+
+
+PATTERNS = {
+    "rising slowly": lambda j: 0.05 * j,
+    "rising": lambda j: 1.0 * j,
+    "rising fast": lambda j: 50.0 * j,
+    "falling": lambda j: -1.0 * j,
+    "falling fast": lambda j: -50.0 * j,
+    "one late peak": lambda j: np.where(j == len(j) - 3, 300.0, 0.0),
+    "one middle peak": lambda j: np.where(j == len(j) // 2, 80.0, -5.0),
+    "a late peak above float16": lambda j: np.where(j == len(j) - 3, 14.0, 0.0),
+    "low first tile": lambda j: np.where(j < 70, -25000.0, 3.0),
+    "low last tile": lambda j: np.where(j < 400, 3.0, -25000.0),
+    "all low": lambda j: np.full(len(j), -30000.0),
+    "all high": lambda j: np.full(len(j), 30000.0),
+    "stairs": lambda j: 20.0 * (j // 64),
+    "swinging": lambda j: 100.0 * np.cos(j / 5),
+}
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (150, 20)}], ids=["full", "causal", "window"])
+def test_scores_that_move_far_along_the_keys(device, dtype, path, pattern, options, rng):
+    """A running maximum, or a reference that is kept, must survive scores that leave its range in either direction."""
+    sq, sk = 200, 600
+    q, k, v = zeros(1, 2, sq, 64), zeros(1, 2, sk, 64), rng.standard_normal((1, 2, sk, 64))
+    q[..., 0] = rng.choice([1.0, 0.5, -1.0], size=(1, 2, sq))
+    # a scale that is no power of two: scores that float32 holds exactly would ask for an exactness that few can have
+    k[..., 0] = PATTERNS[pattern](np.arange(sk)) / 0.7
+    if device != "cpu":
+        support.skip_without_cuda()
+    tensors = [tensor(x, dtype) for x in (q, k, v)]
+    problem = support.Problem(*tensors, {"scale": 0.7, **options}, support.Strided((1, 2, sq, 64), dtype))
+    kind = "numpy" if device == "cpu" and dtype != "bfloat16" else "torch"
+    outcome = support.run(problem, path, kind, device)
+    assert not outcome.faults
+    verdict = problem.judge(outcome.out, outcome.lse)
+    assert verdict, verdict.message
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("cap", [300.0, 1e4, 1e6, 1e12])
+def test_a_large_softcap_is_nearly_none(device, dtype, path, cap, rng):
+    """cap * tanh(s / cap) for small s / cap: a tanh with an absolute error would be multiplied by the cap."""
+    q, k, v = (rng.standard_normal((1, 2, n, 64)) * size for n, size in ((9, 2), (70, 2), (70, 1)))
+    out, lse = compute(q, k, v, path=path, device=device, dtype=dtype, options={"softcap": cap})
+    values = [tensor(x, dtype).values for x in (q, k, v)]
+    verdict = reference.judge(out, lse, *values, dtype=dtype, softcap=cap)
+    assert verdict, verdict.message
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("options", [{}, {"causal": True}], ids=["full", "causal"])
+def test_a_score_of_minus_infinity_is_a_key_not_seen(device, dtype, path, options):
+    """Not only masks make one: an infinite key does too, and a NaN in its value stays there."""
+    keys = 300
+    q, k, v = zeros(1, 1, keys, 64), zeros(1, 1, keys, 64), ramp(1, 1, keys, 64).copy()
+    q[..., 0] = -1
+    k[0, 0, 100, 0], v[0, 0, 100] = INF, math.nan
+    out, lse = compute(q, k, v, path=path, device=device, dtype=dtype, options=options)
+    last = np.arange(keys) if options else np.full(keys, keys - 1)
+    held = np.where(last >= 100, 100, 0)
+    count = last + 1 - (last >= 100)
+    close(out[0, 0, :, 0], (last * (last + 1) / 2 - held) / count, dtype)
+    close_lse(lse[0, 0], np.log(count))

@@ -74,10 +74,13 @@ def _print_devices(console: Console, info: dict[str, Any]) -> None:
 
 
 def _print_kernels(console: Console, info: dict[str, Any]) -> None:
-    """One line for each kernel; on which devices it runs, and why not on the others."""
+    """One line for each kernel; on which devices of its type it runs, and why not on the others."""
+    kinds = {kernel["name"]: kernel["device"] for kernel in info["kernels"]}
     answers: dict[str, list[str]] = {}
     for device in info["devices"]:
         for kernel in device["kernels"]:
+            if kinds[kernel["name"]] != device["type"]:
+                continue
             answer = "runs" if kernel["can_run"] else kernel["reason"]
             answers.setdefault(kernel["name"], []).append(f"{screen.device_label(device)}: {answer}")
     table = Table(title="Kernels", title_justify="left", title_style="bold")
@@ -95,6 +98,6 @@ def _print_kernels(console: Console, info: dict[str, Any]) -> None:
             str(kernel["stages"]) if gpu else "",
             str(kernel["threads"]) if gpu else "",
             f"{kernel['shared_memory'] / 1024:.0f} KiB" if gpu else "",
-            "\n".join(answers.get(kernel["name"], ["no device"])),
+            "\n".join(answers.get(kernel["name"], ["no GPU here"])),
         )
     console.print(table)

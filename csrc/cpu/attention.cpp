@@ -13,7 +13,7 @@
 namespace flashcute::cpu {
 namespace {
 
-constexpr int64_t kMaxRows = 384;         // query rows that share one packing of keys and values
+constexpr int64_t kMaxRows = 512;         // query rows that share one packing of keys and values
 constexpr int64_t kStateFloats = 100000;  // of queries and outputs of a unit, to stay in half of a 1 MiB L2 cache
 constexpr int64_t kMinRows = 96;          // below this packing costs more than a better balance gains
 constexpr int64_t kUnitsPerThread = 4;    // for balance

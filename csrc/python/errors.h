@@ -5,9 +5,10 @@
 #include <nanobind/nanobind.h>
 
 #include <exception>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "flashcute/flashcute.h"
@@ -36,11 +37,30 @@ class SignatureError final : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Joins strings, characters and integers. Not through a stream: streams need the process's one C++ library to agree on
+// locales, which an extension module that carries its own cannot count on.
+inline void append(std::string& result, const std::string& part) {
+  result += part;
+}
+inline void append(std::string& result, std::string_view part) {
+  result += part;
+}
+inline void append(std::string& result, const char* part) {
+  result += part;
+}
+inline void append(std::string& result, char part) {
+  result += part;
+}
+template <class Integer, std::enable_if_t<std::is_integral_v<Integer> && !std::is_same_v<Integer, char>, int> = 0>
+void append(std::string& result, Integer part) {
+  result += std::to_string(part);
+}
+
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
+  std::string result;
+  (append(result, parts), ...);
+  return result;
 }
 
 // The name of a call and of one of its arguments, for "flashcute.attention(q): expected …, given …".

@@ -138,8 +138,6 @@ class Strided:
     def numpy(self) -> np.ndarray:
         if self.name != "bfloat16":
             return self.raw
-        if ml_dtypes is None:
-            pytest.skip("ml_dtypes is not installed")
         return self._over(self.buffer.view(ml_dtypes.bfloat16))
 
     def torch(self, device="cpu"):
@@ -149,6 +147,8 @@ class Strided:
         return torch.as_strided(self.base, self.shape, self.strides, self.offset)
 
     def place(self, kind: str, device: str = "cpu"):
+        if kind == "numpy" and self.name == "bfloat16" and ml_dtypes is None:
+            kind = "torch"  # NumPy has no bfloat16 of its own
         return self.numpy() if kind == "numpy" else self.torch(device)
 
     def fetch(self) -> None:
@@ -159,6 +159,8 @@ class Strided:
 
 
 def torch_flat(buffer: np.ndarray, name: str):
+    if torch is None:
+        pytest.skip("PyTorch is not installed")
     if name == "bfloat16":
         return torch.from_numpy(buffer.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(buffer)

@@ -396,7 +396,7 @@ def test_dropout_zero_is_none_bitwise_and_repeats_bitwise(device, dtype, path, r
     assert one.tobytes() == two.tobytes()
     assert one.tobytes() != other.tobytes()
     _, plain_lse = compute(q, k, v, **where)
-    np.testing.assert_allclose(lse, plain_lse, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(lse, plain_lse, rtol=0, atol=2e-5)
 
 
 @EVERYWHERE

@@ -192,6 +192,32 @@ def test_a_key_mask_may_change_between_replays(cuda):
 
 
 @gpu
+def test_a_captured_graph_replays_with_new_dropout_seeds(cuda):
+    q, v = (
+        torch.zeros(1, 2, 40, 64, dtype=torch.float16, device=cuda),
+        torch.ones(1, 2, 40, 64, dtype=torch.float16, device=cuda),
+    )
+    state = torch.tensor([5, 0], dtype=torch.int64, device=cuda)
+    out = torch.empty_like(q)
+    try:
+        flashcute.attention(q, q, v, dropout_p=0.5, seed=state, out=out)
+    except flashcute.NotImplementedByKernelError as error:
+        pytest.skip(str(error))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flashcute.attention(q, q, v, dropout_p=0.5, seed=state, out=out)
+    seen = set()
+    for seed, offset in ((5, 0), (5, 1), (6, 0), (2**62 + 9, 2**40)):
+        state.copy_(torch.tensor([seed, offset], dtype=torch.int64))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, flashcute.attention(q, q, v, dropout_p=0.5, seed=seed, offset=offset))
+        seen.add(out.cpu().numpy().tobytes())
+    assert len(seen) == 4
+
+
+@gpu
 def test_the_current_device_does_not_change(cuda):
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")

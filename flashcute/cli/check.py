@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,7 @@ def _judge_sample(case: Case, inputs: Inputs, out: Array, lse: Array, random: np
     rows = _sample(case.seq, random)
     group = case.heads[0] // case.heads[1]
     worst = reference.Verdict(True, 0.0, 1.0, "")
-    for batch, of_q, of_k in ((0, slice(None, group), slice(None, 1)), (-1, slice(-group, None), slice(-1, None))):
+    for batch, of_q, of_k in ((0, slice(0, group), slice(0, 1)), (-1, slice(-group, None), slice(-1, None))):
         verdict = reference.judge(
             out[batch, of_q][:, rows],
             lse[batch, of_q][:, rows],
@@ -177,7 +177,10 @@ def _judge_sample(case: Case, inputs: Inputs, out: Array, lse: Array, random: np
             **case.options,
         )
         if not verdict.ok:
-            return verdict
+            head = "first" if batch == 0 else "last"
+            return replace(
+                verdict, message=f"{head} head, row counted among {len(rows)} sampled ones: {verdict.message}"
+            )
         if verdict.error / verdict.allowed > worst.error / worst.allowed:
             worst = verdict
     unwritten = int(np.isnan(out).sum()) + int(np.isnan(lse).sum())

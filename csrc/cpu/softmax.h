@@ -30,6 +30,18 @@ struct Softmax {
   static constexpr int kLanes = K::kLanes;
   static constexpr int kStep = K::kStep;
 
+  // A few rows of queries, from row `first` of the unit, and their part of the scratch.
+  struct Strip {
+    int64_t first;
+    int rows;
+    const Range* ranges;  // what each row sees
+    Range all;            // their union
+    float* scores;        // in: scores; out: weights
+    float* correction;    // out: by which each row's earlier sums shrink
+    uint32_t* seen;       // out, where a value is not finite: each row's visible keys
+    float* row(int r) const { return scores + r * Scratch<K>::kScoreStride; }
+  };
+
   FC_INLINE int step_down(int j) { return j / kStep * kStep; }
   FC_INLINE int step_up(int j) { return (j + kStep - 1) / kStep * kStep; }
 
@@ -99,12 +111,8 @@ struct Softmax {
     for (int j = begin; j < end; j += kStep) K::store_weights(s, j, zeros);
   }
 
-  // rows of the strip that starts at row r0 of the unit; ranges: what each sees; strip: their union. The correction of
-  // each row, and with unclean values the visible keys, are left for the second product.
-  static void strip(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile, int64_t r0,
-                    int rows, const Range* ranges, Range strip, float* s, float* correction, uint32_t* seen) {
-    constexpr int64_t kStride = Scratch<K>::kScoreStride;
-    constexpr int kBlocks = Scratch<K>::kBlocks;
+  static void strip(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
+                    const Strip& strip) {
     const bool row_terms = Scores<K>::has_row_terms(job);
     const float product_factor = K::kScaledQueries ? 1.0f : job.score_factor;
     // With a positive factor and nothing between product and softmax, the factor can wait for the exponential.
@@ -113,71 +121,75 @@ struct Softmax {
 
     float reference[K::kStrip + kLanes];
     float shrink[K::kStrip + kLanes];
-    for (int r = 0; r < rows; ++r) {
-      const Range range = ranges[r];
-      const float before = scratch.m[r0 + r];
+    for (int r = 0; r < strip.rows; ++r) {
+      const float before = scratch.m[strip.first + r];
       float after = before;
-      if (!range.empty()) {
-        float* row = s + r * kStride;
-        const int begin = step_down(range.lo), end = step_up(range.hi);
-        if (general) {
-          const float* addend = tile.some_hidden ? scratch.key_addend : nullptr;
-          if (row_terms) {
-            const int64_t index = unit.first_row + r0 + r;
-            const int64_t head = unit.head_k * job.group + index % job.group;
-            Scores<K>::row_terms(job, unit, head, index / job.group, tile.j0, tile.n,
-                                 tile.some_hidden ? scratch.hidden : nullptr, scratch.addend);
-            addend = scratch.addend;
-          }
-          Scores<K>::transform(row, begin, end, product_factor, job.softcap_log2, addend);
-        }
-        hide_edges(row, range);
-        const float top = largest(row, begin, end) * factor;
+      if (!strip.ranges[r].empty()) {
+        if (general) finish_scores(job, unit, scratch, tile, strip, r, product_factor);
+        hide_edges(strip.row(r), strip.ranges[r]);
+        const float top = largest(strip.row(r), step_down(strip.ranges[r].lo), step_up(strip.ranges[r].hi)) * factor;
         if (top > before) after = top;
-        scratch.m[r0 + r] = after;
+        scratch.m[strip.first + r] = after;
       }
       reference[r] = after == -__builtin_inff() ? 0.0f : after;
       shrink[r] = before - reference[r];
     }
-    for (int r = 0; r < rows; r += kLanes) {
-      Simd::store(correction + r, Simd::template exp2<true>(Simd::load(shrink + r)));
+    for (int r = 0; r < strip.rows; r += kLanes) {
+      Simd::store(strip.correction + r, Simd::template exp2<true>(Simd::load(shrink + r)));
     }
+    for (int r = 0; r < strip.rows; ++r) {
+      if (strip.ranges[r].empty()) strip.correction[r] = 1.0f;
+      weigh_row(job, unit, scratch, tile, strip, r, factor, reference[r]);
+    }
+  }
 
-    const int strip_begin = step_down(strip.lo), strip_end = step_up(strip.hi);
-    for (int r = 0; r < rows; ++r) {
-      float* row = s + r * kStride;
-      const Range range = ranges[r];
-      if (range.empty()) {
-        correction[r] = 1.0f;
-        clear_weights(row, strip_begin, strip_end);
-        if (!tile.values_finite) {
-          for (int b = 0; b < kBlocks; ++b) seen[r * kBlocks + b] = 0;
-        }
-        continue;
-      }
-      const int begin = step_down(range.lo), end = step_up(range.hi);
-      Vec sum;
-      if (tile.values_finite && !job.dropout) {
-        sum = weigh(row, begin, end, factor, reference[r]);
-      } else {
-        const float* keep = nullptr;
-        if (job.dropout) {
-          const int64_t index = unit.first_row + r0 + r;
-          Scores<K>::dropout_mask(job, unit, unit.head_k * job.group + index % job.group, index / job.group, tile.j0,
-                                  end, scratch.keep);
-          keep = scratch.keep;
-        }
-        uint32_t* bits = tile.values_finite ? nullptr : seen + r * kBlocks;
-        if (bits) {
-          for (int b = 0; b < kBlocks; ++b) bits[b] = 0;
-        }
-        sum = weigh_with_care(row, begin, end, factor, reference[r], bits, keep);
-      }
-      clear_weights(row, strip_begin, begin);
-      clear_weights(row, end, strip_end);
-      float* l = scratch.l + (r0 + r) * kLanes;
-      Simd::store(l, Simd::fma(Simd::load(l), Simd::set1(correction[r]), sum));
+ private:
+  // Softcap, bias, ALiBi and masks on one row.
+  static void finish_scores(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
+                            const Strip& strip, int r, float product_factor) {
+    const int begin = step_down(strip.ranges[r].lo), end = step_up(strip.ranges[r].hi);
+    const float* addend = tile.some_hidden ? scratch.key_addend : nullptr;
+    if (Scores<K>::has_row_terms(job)) {
+      const int64_t index = unit.first_row + strip.first + r;
+      const int n = (end < tile.n ? end : tile.n) - begin;
+      Scores<K>::row_terms(job, unit, unit.head_k * job.group + index % job.group, index / job.group, tile.j0 + begin,
+                           n, tile.some_hidden ? scratch.hidden + begin : nullptr, scratch.addend + begin);
+      addend = scratch.addend;
     }
+    Scores<K>::transform(strip.row(r), begin, end, product_factor, job.softcap_log2, addend);
+  }
+
+  // Turns the scores of one row into weights, over all keys of the strip.
+  static void weigh_row(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
+                        const Strip& strip, int r, float factor, float reference) {
+    constexpr int kBlocks = Scratch<K>::kBlocks;
+    float* row = strip.row(r);
+    const Range range = strip.ranges[r];
+    uint32_t* seen = tile.values_finite ? nullptr : strip.seen + r * kBlocks;
+    if (seen) {
+      for (int b = 0; b < kBlocks; ++b) seen[b] = 0;
+    }
+    const int strip_begin = step_down(strip.all.lo), strip_end = step_up(strip.all.hi);
+    if (range.empty()) return clear_weights(row, strip_begin, strip_end);
+
+    const int begin = step_down(range.lo), end = step_up(range.hi);
+    Vec sum;
+    if (!seen && !job.dropout) {
+      sum = weigh(row, begin, end, factor, reference);
+    } else {
+      const float* keep = nullptr;
+      if (job.dropout) {
+        const int64_t index = unit.first_row + strip.first + r;
+        Scores<K>::dropout_mask(job, unit, unit.head_k * job.group + index % job.group, index / job.group, tile.j0, end,
+                                scratch.keep);
+        keep = scratch.keep;
+      }
+      sum = weigh_with_care(row, begin, end, factor, reference, seen, keep);
+    }
+    clear_weights(row, strip_begin, begin);
+    clear_weights(row, end, strip_end);
+    float* l = scratch.l + (strip.first + r) * kLanes;
+    Simd::store(l, Simd::fma(Simd::load(l), Simd::set1(strip.correction[r]), sum));
   }
 };
 

@@ -152,9 +152,9 @@ class TileLoop {
       for (int t = 0; t < strip_count; ++t) {
         if (strips[t].empty()) continue;
         const int r = t * kStrip;
-        Softmax<K>::strip(job_, unit_, scratch_, tile_, r0 + r, rows_of(t, count), rows + r, strips[t],
-                          scratch_.s + r * Scratch<K>::kScoreStride, scratch_.correction + r,
-                          scratch_.seen + r * Scratch<K>::kBlocks);
+        Softmax<K>::strip(job_, unit_, scratch_, tile_,
+                          {r0 + r, rows_of(t, count), rows + r, strips[t], scratch_.s + r * Scratch<K>::kScoreStride,
+                           scratch_.correction + r, scratch_.seen + r * Scratch<K>::kBlocks});
       }
       if (tile_.values_finite) {
         add_outputs(r0, count, strip_count, strips);

@@ -179,6 +179,31 @@ def test_every_instruction_set_agrees_with_float64(isa, root):
         pytest.skip(f"this processor runs {chosen}")
 
 
+@pytest.mark.parametrize("fault", [1, 2], ids=["out of memory", "launch failure"])
+@pytest.mark.parametrize("path", ["functional", "descriptor"])
+def test_failures_inside_surface_and_leave_out_alone(fault, path, rng):
+    """Faults on demand, of flashcute/testing.h: the call raises, the output is untouched, the next call works."""
+    import capi
+
+    q, k, v = (rng.standard_normal((1, 2, 9, 16)).astype("float32") for _ in range(3))
+    want = flashcute.attention(q, k, v)
+    desc = flashcute.AttentionDescriptor(q, k, v)
+    out = np.full_like(q, 7)
+    call = (
+        (lambda: flashcute.attention(q, k, v, out=out))
+        if path == "functional"
+        else (lambda: desc.run(q, k, v, out=out))
+    )
+    capi.check(capi.lib.flashcuteInjectFault(fault))
+    try:
+        with pytest.raises((flashcute.InternalError, MemoryError)):
+            call()
+        assert (out == 7).all()
+    finally:
+        capi.check(capi.lib.flashcuteInjectFault(0))
+    assert np.array_equal(call(), want)
+
+
 # -- lengths on the device that lie
 
 GARBAGE = [-1, -(2**31), 2**31 - 1, 5, 0, 10**6]

@@ -377,6 +377,28 @@ def test_a_cpu_producer_is_asked_for_no_stream(qkv):
     assert all(c.get("stream") is None for c in producer.calls)
 
 
+@needs_torch
+@pytest.mark.gpu
+@pytest.mark.parametrize("versioned", [False, True])
+def test_gpu_capsules_are_offset_and_asked_for_a_stream(versioned):
+    """byte_offset counts, and the hand-over names the stream on which the work will run."""
+    support.skip_without_cuda()
+    stream = torch.cuda.Stream()
+    shape, half = (1, 2, 9, 64), (capsules.FLOAT, 16, 1)
+    room = torch.full((3, 1 + 8 + 2 * 9 * 64), float("nan"), dtype=torch.float16, device="cuda")
+    tensors = [r[8:-1].view(shape).normal_() for r in room]
+    want = flashcute.attention(*tensors)
+    out = torch.empty(shape, dtype=torch.float16, device="cuda")
+    torch.cuda.synchronize()
+    fields = {"shape": shape, "dtype": half, "device": (capsules.CUDA, 0), "byte_offset": 16, "versioned": versioned}
+    producers = [Producer(None, data=r.data_ptr(), **fields) for r in room]
+    flashcute.attention(*producers, out=out, stream=stream.cuda_stream)
+    stream.synchronize()
+    assert torch.equal(out, want)
+    for producer in producers:
+        assert [c.get("stream") for c in producer.calls if "stream" in c] == [stream.cuda_stream]
+
+
 # -- memory
 
 MEMORY = """

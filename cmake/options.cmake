@@ -25,12 +25,12 @@ if(SKBUILD)
   set(FLASHCUTE_PYTHON ON) # whatever a build folder remembers from a configuration without pip
 endif()
 
-# A CuTe translation unit peaks near 1.5 GB, so jobs are bounded by memory as well as by cores. A parallel level that the
+# A CuTe translation unit peaks near 3 GB, so jobs are bounded by memory as well as by cores. A parallel level that the
 # user chose (CMAKE_BUILD_PARALLEL_LEVEL, -j) or a pool of their own is left alone.
 if(NOT DEFINED CMAKE_JOB_POOL_COMPILE AND NOT DEFINED ENV{CMAKE_BUILD_PARALLEL_LEVEL})
   cmake_host_system_information(RESULT _fc_cores QUERY NUMBER_OF_LOGICAL_CORES)
   cmake_host_system_information(RESULT _fc_megabytes QUERY TOTAL_PHYSICAL_MEMORY)
-  math(EXPR _fc_jobs "${_fc_megabytes} / 2000")
+  math(EXPR _fc_jobs "${_fc_megabytes} / 3000")
   if(_fc_jobs GREATER _fc_cores)
     set(_fc_jobs ${_fc_cores})
   endif()

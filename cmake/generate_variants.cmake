@@ -46,6 +46,10 @@ function(flashcute_generate_variants folder kernels registry)
                                 "${head_dim}, ${_fc_cpp_${mask}}>>(\"${name}\"));\n")
     string(APPEND manifest "${name} ${spills}\n")
   endforeach()
+  if(NOT groups)
+    message(FATAL_ERROR "FLASHCUTE_ARCHS, FLASHCUTE_HEAD_DIMS: expected some that csrc/cuda/variants.cmake lists, "
+                        "given ${FLASHCUTE_ARCHS} and ${FLASHCUTE_HEAD_DIMS}.")
+  endif()
   list(REMOVE_DUPLICATES groups)
 
   set(files "")

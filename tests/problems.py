@@ -127,8 +127,8 @@ def _pick_head_dim(rng, kind: str) -> int:
     return int(rng.choice([20, 36, 72, 80, 96, 100, 112, 127])) if kind == "odd" else int(kind)
 
 
-def _pick_lengths(rng, kind: str, top: int) -> tuple[int, int]:
-    a, b = sorted(int(x) for x in rng.integers(1, 80, size=2))
+def _pick_lengths(rng, kind: str, usual: int, top: int) -> tuple[int, int]:
+    a, b = sorted(int(x) for x in rng.integers(1, usual, size=2))
     if kind == "equal":
         return b, b
     if kind == "more keys":
@@ -136,14 +136,14 @@ def _pick_lengths(rng, kind: str, top: int) -> tuple[int, int]:
     if kind == "more queries":
         return b + 1, a
     if kind == "one query":
-        return 1, int(rng.integers(1, 200))
+        return 1, int(rng.integers(1, 3 * usual))
     if kind == "no keys":
         return a, 0
     return int(rng.integers(60, top)), int(rng.integers(60, top))
 
 
-def _pick_band(rng, kind: str) -> dict:
-    left, right = (int(x) for x in rng.integers(0, 40, size=2))
+def _pick_band(rng, kind: str, usual: int) -> dict:
+    left, right = (int(x) for x in rng.integers(0, usual // 2, size=2))
     huge = int(rng.choice([2**31 - 1, 2**31, 2**62, 2**63 - 1]))
     return {
         "none": {},
@@ -172,8 +172,10 @@ def make(
     batch = 1 if pick["form"] == "3d" else int(rng.integers(1, 4))
     if pick["lengths"] == "long":  # the oracle holds all scores
         heads_k, heads, batch = min(heads_k, 2), min(heads_k, 2) * min(heads // heads_k, 3), min(batch, 2)
-    seq_q, seq_k = _pick_lengths(rng, pick["lengths"], 700 if gpu or axes is LONG_AXES else 260)
-    options: dict = {**_pick_band(rng, pick["band"])}
+    # a GPU kernel's tile has 128 rows: most of its problems should need several
+    usual, top = (240 if gpu else 80), (700 if gpu or axes is LONG_AXES else 260)
+    seq_q, seq_k = _pick_lengths(rng, pick["lengths"], usual, top)
+    options: dict = {**_pick_band(rng, pick["band"], usual)}
     if pick["alignment"] == "top_left":
         options["alignment"] = "top_left"
 

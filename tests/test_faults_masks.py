@@ -538,3 +538,24 @@ def test_a_score_of_minus_infinity_is_a_key_not_seen(device, dtype, path, option
     count = last + 1 - (last >= 100)
     close(out[0, 0, :, 0], (last * (last + 1) / 2 - held) / count, dtype)
     close_lse(lse[0, 0], np.log(count))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (30, 0)}], ids=["full", "causal", "window"])
+def test_infinities_and_nan_meet_in_the_rows_that_see_both(device, dtype, path, options):
+    """One channel has +inf at key 20, one -inf at 30, one both, one NaN and +inf, in tiles that rows see in part."""
+    n = 150
+    v = np.zeros((1, 1, n, 64))
+    v[0, 0, 20, [0, 2, 3]] = INF
+    v[0, 0, 30, [1, 2]] = -INF
+    v[0, 0, 30, 3] = math.nan
+    v[0, 0, 77, 4] = math.nan
+    out, lse = compute(
+        zeros(1, 1, n, 64), zeros(1, 1, n, 64), v, path=path, device=device, dtype=dtype, options=options
+    )
+    want = reference.attention(zeros(1, 1, n, 64), zeros(1, 1, n, 64), v, **options)
+    assert np.array_equal(np.isposinf(out), np.isposinf(want.out))
+    assert np.array_equal(np.isneginf(out), np.isneginf(want.out))
+    assert np.array_equal(np.isnan(out), np.isnan(want.out))
+    assert (out[np.isfinite(want.out)] == 0).all()
+    close_lse(lse, want.lse)

@@ -42,3 +42,21 @@ def test_the_c_example_builds_and_runs(root, tmp_path):
         assert built.returncode == 0, built.stderr
         ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
         assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_cmake_finds_the_installed_package(root, tmp_path):
+    """The example's project, configured against the CMake package of this installation."""
+    cmake = shutil.which("cmake")
+    if cmake is None or not (shutil.which("ninja") or shutil.which("make")):
+        pytest.skip("no CMake here")
+    options = [f"-Dflashcute_DIR={flashcute.get_cmake_dir()}"]
+    if shutil.which("ninja"):
+        options.append("-GNinja")
+    for step in (
+        [cmake, "-S", str(root / "examples"), "-B", str(tmp_path), *options],
+        [cmake, "--build", str(tmp_path)],
+    ):
+        ran = subprocess.run(step, capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    ran = subprocess.run([str(tmp_path / "c_api")], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -314,8 +314,8 @@ void Tensor::fill(const dlpack::Tensor& tensor, Where where) {
 }
 
 void Tensor::settle(Where where) {
-  const int64_t limit = std::numeric_limits<int64_t>::max() / 16;
-  int64_t count = 1;
+  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 16;
+  int64_t count = 1, reach = 0;
   bool empty = false;
   for (int i = view.ndim - 1; i >= 0; --i) {
     const int64_t length = view.shape[i];
@@ -327,12 +327,14 @@ void Tensor::settle(Where where) {
       empty |= length == 0;
       continue;
     }
-    if (count > limit / length) {
+    if (__builtin_mul_overflow(count, length, &count) || count > kLimit) {
       fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected fewer than 2**59 elements, given ", shape_text(view));
     }
-    count *= length;
-    const int64_t stride = view.strides[i];
-    if (stride > limit / length || stride < -(limit / length)) {
+    if (__builtin_mul_overflow(view.strides[i], length, &reach) || reach > kLimit || reach < -kLimit) {
+      if (producer_->kind == ProducerKind::kCupy) {  // exports negative strides as huge ones: copy
+        odd_strides_ = true;
+        continue;
+      }
       fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides that stay within the address space, given ",
            strides_text(view));
     }
@@ -347,7 +349,7 @@ void Tensor::settle(Where where) {
 }
 
 bool Tensor::usable(Use use) const {
-  if (odd_strides_ || reinterpret_cast<uintptr_t>(view.data) % static_cast<unsigned>(size_of(view.dtype)) != 0) {
+  if (odd_strides_ || (reinterpret_cast<uintptr_t>(view.data) & static_cast<unsigned>(size_of(view.dtype) - 1)) != 0) {
     return false;
   }
   if (use == Use::kWritten) return true;  // the library says what is wrong with the rest

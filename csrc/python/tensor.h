@@ -21,8 +21,27 @@ struct Device {
 
 std::string name_of(Device device);           // "cpu", "cuda:0"
 const char* name_of(flashcuteDtype_t dtype);  // "float16"
-int size_of(flashcuteDtype_t dtype);          // bytes of an element
 bool find_dtype(const std::string& name, flashcuteDtype_t& out);
+
+constexpr int size_of(flashcuteDtype_t dtype) {  // bytes of an element, a power of two
+  switch (dtype) {
+    case FLASHCUTE_DTYPE_F16:
+    case FLASHCUTE_DTYPE_BF16:
+    case FLASHCUTE_DTYPE_I16:
+    case FLASHCUTE_DTYPE_U16:
+      return 2;
+    case FLASHCUTE_DTYPE_F32:
+    case FLASHCUTE_DTYPE_I32:
+    case FLASHCUTE_DTYPE_U32:
+      return 4;
+    case FLASHCUTE_DTYPE_F64:
+    case FLASHCUTE_DTYPE_I64:
+    case FLASHCUTE_DTYPE_U64:
+      return 8;
+    default:
+      return 1;
+  }
+}
 
 enum class ProducerKind : uint8_t { kTorch, kNumpy, kCupy, kDeviceArray, kExchange, kOther };
 

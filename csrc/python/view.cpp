@@ -10,14 +10,13 @@ namespace {
 struct DtypeName {
   flashcuteDtype_t dtype;
   const char* name;
-  int size;
 };
 constexpr DtypeName kDtypes[] = {
-    {FLASHCUTE_DTYPE_F16, "float16", 2}, {FLASHCUTE_DTYPE_BF16, "bfloat16", 2}, {FLASHCUTE_DTYPE_F32, "float32", 4},
-    {FLASHCUTE_DTYPE_F64, "float64", 8}, {FLASHCUTE_DTYPE_BOOL, "bool", 1},     {FLASHCUTE_DTYPE_U8, "uint8", 1},
-    {FLASHCUTE_DTYPE_U16, "uint16", 2},  {FLASHCUTE_DTYPE_U32, "uint32", 4},    {FLASHCUTE_DTYPE_U64, "uint64", 8},
-    {FLASHCUTE_DTYPE_I8, "int8", 1},     {FLASHCUTE_DTYPE_I16, "int16", 2},     {FLASHCUTE_DTYPE_I32, "int32", 4},
-    {FLASHCUTE_DTYPE_I64, "int64", 8},   {FLASHCUTE_DTYPE_BYTE, "byte", 1},
+    {FLASHCUTE_DTYPE_F16, "float16"}, {FLASHCUTE_DTYPE_BF16, "bfloat16"}, {FLASHCUTE_DTYPE_F32, "float32"},
+    {FLASHCUTE_DTYPE_F64, "float64"}, {FLASHCUTE_DTYPE_BOOL, "bool"},     {FLASHCUTE_DTYPE_U8, "uint8"},
+    {FLASHCUTE_DTYPE_U16, "uint16"},  {FLASHCUTE_DTYPE_U32, "uint32"},    {FLASHCUTE_DTYPE_U64, "uint64"},
+    {FLASHCUTE_DTYPE_I8, "int8"},     {FLASHCUTE_DTYPE_I16, "int16"},     {FLASHCUTE_DTYPE_I32, "int32"},
+    {FLASHCUTE_DTYPE_I64, "int64"},   {FLASHCUTE_DTYPE_BYTE, "byte"},
 };
 
 std::string list_text(const int64_t* values, int count) {
@@ -37,13 +36,6 @@ const char* name_of(flashcuteDtype_t dtype) {
     if (entry.dtype == dtype) return entry.name;
   }
   return "unknown";
-}
-
-int size_of(flashcuteDtype_t dtype) {
-  for (const DtypeName& entry : kDtypes) {
-    if (entry.dtype == dtype) return entry.size;
-  }
-  return 1;
 }
 
 bool find_dtype(const std::string& name, flashcuteDtype_t& out) {

@@ -83,8 +83,8 @@ void Call::read(Slot slot, Arg arg, Use use) {
   tensor.import(x, where(arg), use, stream_);
   mixed_ |= &tensor.producer() != &tensors_[kQ].producer();
   if (slot != kQ && tensor.view.device != device()) {
-    fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on ", name_of(device()), " like q, given one on ",
-         name_of(tensor.view.device));
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on q's device, ", name_of(device()),
+         ", given one on ", name_of(tensor.view.device));
   }
 }
 

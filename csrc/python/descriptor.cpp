@@ -116,8 +116,8 @@ void create(State& state, const Arguments& arguments) {
     View view;
     read_geometry(x, where, use, stream, view);
     if (slot != kQ && view.device != state.views[kQ].device) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on ", name_of(state.views[kQ].device),
-           " like q, given one on ", name_of(view.device));
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on q's device, ", name_of(state.views[kQ].device),
+           ", given one on ", name_of(view.device));
     }
     if (slot == kDropoutState && view.dtype == FLASHCUTE_DTYPE_I64) view.dtype = FLASHCUTE_DTYPE_U64;
     const Slot target = slot == kKeyMask ? mask_slot(view, options.packed, where) : slot;
@@ -176,8 +176,8 @@ PyObject* run(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObjec
     Call call(kRun, arguments);
     call.read_inputs();
     if (call.device() != state.plan->device()) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, {kRun, "q"}, "expected a tensor on ", name_of(state.plan->device()),
-           ", given one on ", name_of(call.device()));
+      fail(FLASHCUTE_STATUS_BAD_PARAM, {kRun, "q"}, "expected a tensor on the descriptor's device, ",
+           name_of(state.plan->device()), ", given one on ", name_of(call.device()));
     }
     call.bind_seed(state.options, state.has_seed || state.declared[kDropoutState], state.seed, state.offset);
     call.bind_results(state.views[kOut], state.declared[kLse] ? &state.views[kLse] : nullptr);

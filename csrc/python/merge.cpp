@@ -29,8 +29,8 @@ PyObject* merge(PyObject*, PyObject* positional, PyObject* keywords) {
       tensors[i].import(given[i], where, i % 2 == 0 ? Use::kRows : Use::kScores, stream);
       refuse_grad(given[i], tensors[i].producer(), where);
       if (tensors[i].view.device != tensors[0].view.device) {
-        fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on ", name_of(tensors[0].view.device),
-             " like out_a, given one on ", name_of(tensors[i].view.device));
+        fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on out_a's device, ",
+             name_of(tensors[0].view.device), ", given one on ", name_of(tensors[i].view.device));
       }
     }
     const Tensor& like = tensors[0];

@@ -26,6 +26,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # Largest difference between two right results of normally distributed inputs, several roundings of the type wide.
 AGREEMENT = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 8e-3}
 
+SETTLE = 0.02  # seconds before each call: PyTorch's idle threads spin for milliseconds on the other's cores
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -42,6 +44,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def seconds(call) -> float:
+    time.sleep(SETTLE)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -54,6 +54,8 @@ class Pool {
       seats_ = threads - 1;
       joined_ = left_ = 0;
       ++generation_;
+      const int cpu = sched_getcpu();
+      for (int i = 0; i < seats_ && i < workers_ && i < kPlaced; ++i) all_[i].keep_off(cpu);
     }
     wake_.notify_all();
     task.take_part(0);
@@ -64,29 +66,60 @@ class Pool {
   }
 
  private:
+  // Where caches are not shared, Linux puts a woken thread on the waker's CPU and leaves it waiting there for
+  // milliseconds while others idle. So the first workers (more would cost more than they lose) may not use the caller's
+  // CPU when they wake; each lifts the restriction from itself then.
+  static constexpr int kPlaced = 8;
+
+  struct Worker {
+    pthread_t thread;
+    bool narrowed = false;
+    cpu_set_t before;
+
+    void keep_off(int cpu) {
+      if (narrowed || cpu < 0 || cpu >= CPU_SETSIZE) return;
+      if (pthread_getaffinity_np(thread, sizeof before, &before) != 0) return;
+      cpu_set_t rest = before;
+      CPU_CLR(cpu, &rest);
+      narrowed = CPU_COUNT(&rest) != 0 && pthread_setaffinity_np(thread, sizeof rest, &rest) == 0;
+    }
+
+    void roam() {
+      pthread_setaffinity_np(thread, sizeof before, &before);
+      narrowed = false;
+    }
+  };
+
   void grow(int workers) {
     sigset_t all, before;
     if (workers <= workers_) return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
     try {
-      for (; workers_ < workers; ++workers_) std::thread([this] { serve(); }).detach();
+      for (; workers_ < workers; ++workers_) {
+        std::thread thread([this, index = workers_] { serve(index); });
+        all_[workers_].thread = thread.native_handle();
+        thread.detach();
+      }
     } catch (const std::system_error&) {
       // Fewer threads do the work as well.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  void serve() {
+  void serve(int index) {
+    Worker& self = all_[index];
     uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return task_ && generation_ != seen && joined_ < seats_; });
+      wake_.wait(lock, [&] { return (task_ && generation_ != seen && index < seats_) || self.narrowed; });
+      if (self.narrowed) self.roam();
+      if (!task_ || generation_ == seen || index >= seats_) continue;
       seen = generation_;
       Task& task = *task_;
-      const int slot = ++joined_;
+      ++joined_;
       lock.unlock();
-      task.take_part(slot);
+      task.take_part(index + 1);
       lock.lock();
       if (++left_ == joined_) done_.notify_one();
     }
@@ -94,7 +127,8 @@ class Pool {
 
   std::mutex busy_, mutex_;
   std::condition_variable wake_, done_;
-  int workers_ = 0;
+  Worker all_[kMaxThreads];
+  int workers_ = 0;  // started
   Task* task_ = nullptr;
   uint64_t generation_ = 0;
   int seats_ = 0, joined_ = 0, left_ = 0;

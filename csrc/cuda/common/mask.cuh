@@ -44,9 +44,8 @@ __device__ __forceinline__ RowBand row_band(const BandView& band, const Member& 
 }
 
 // The first tile is never plain: it sets the reference that the plain body keeps (softmax.cuh).
-template <int kBlockN, bool kBanded>
-__device__ __forceinline__ KeyRange key_range(const BandView& band, const Member& member, int first_row, int last_row) {
-  const RowBand rows = row_band<kBanded>(band, member, first_row, last_row);
+template <int kBlockN>
+__device__ __forceinline__ KeyRange key_range(const RowBand& rows) {
   if (rows.any_begin >= rows.any_end) return {0, 0, 0, 0};
   KeyRange range;
   range.begin = rows.any_begin / kBlockN;
@@ -60,13 +59,21 @@ __device__ __forceinline__ KeyRange key_range(const BandView& band, const Member
 // warps; every lane gets all bits.
 template <int kBlockN>
 struct Columns {
-  static constexpr int kWords = kBlockN / 32;
+  static constexpr int kWords = (kBlockN + 31) / 32;
   uint32_t words[kWords];
 
   __device__ __forceinline__ bool any() const {
     uint32_t all = 0;
     for (int i = 0; i < kWords; ++i) all |= words[i];
     return all != 0;
+  }
+  __device__ __forceinline__ bool all() const {
+    bool all = true;
+    for (int i = 0; i < kWords; ++i) {
+      const int columns = kBlockN - 32 * i;
+      all &= words[i] == (columns >= 32 ? ~0u : (1u << (columns % 32)) - 1);
+    }
+    return all;
   }
 };
 
@@ -76,8 +83,8 @@ __device__ __forceinline__ Columns<kBlockN> visible_columns(const KeyMaskView& m
   Columns<kBlockN> columns;
 #pragma unroll
   for (int i = 0; i < Columns<kBlockN>::kWords; ++i) {
-    const int key = first_key + 32 * i + int(threadIdx.x % 32);
-    bool visible = key < len_k;
+    const int column = 32 * i + int(threadIdx.x % 32), key = first_key + column;
+    bool visible = column < kBlockN && key < len_k;
     if (mask.data != nullptr && visible) {
       visible = nonzero_at(mask.data, mask_base + int64_t(key) * mask.key, mask.element_size);
     }

@@ -10,12 +10,12 @@ namespace {
 constexpr int64_t kGroupBytes = 16 << 20;
 
 Operand operand_of(const void* data, const Strides& strides) {
-  return {data, strides.batch, strides.head, strides.row};
+  return {data, strides.batch, strides.head, strides.row, 0};
 }
 
 Operand operand_of(const void* data, const Strides& strides, const Staging& staging, void* workspace) {
   if (staging.size == 0) return operand_of(data, strides);
-  return {static_cast<const char*>(workspace) + staging.offset, staging.batch, staging.head, staging.row};
+  return {static_cast<const char*>(workspace) + staging.offset, staging.batch, staging.head, staging.row, 0};
 }
 
 ScoreView score_view(const ScoreTensor& tensor, const void* data) {
@@ -70,12 +70,15 @@ ExtrasView extras_of(const Problem& p, const Buffers& b) {
 
 }  // namespace
 
-Params make_params(const Problem& p, const Plan& plan, const Buffers& b, void* workspace) {
+Params make_params(const Problem& p, const Plan& plan, const Buffers& b, void* workspace, int rows_per_pass) {
   Params params{};
   params.q = operand_of(b.q, p.q, plan.q, workspace);
   params.k = operand_of(b.k, p.k, plan.k, workspace);
   params.v = operand_of(b.v, p.v, plan.v, workspace);
   params.out = operand_of(b.out, p.out);
+  for (Operand* operand : {&params.q, &params.k, &params.v}) {
+    operand->pass_bytes = operand->row * size_of(p.dtype) * rows_per_pass;
+  }
   if (p.lse.present) params.lse = {b.lse, p.lse.batch, p.lse.head, p.lse.row};
   params.heads_q = static_cast<int>(p.heads_q);
   params.group = static_cast<int>(p.group());

@@ -11,6 +11,7 @@ namespace flashcute::cuda {
 struct Operand {
   const void* data;
   int64_t batch, head, row;
+  int64_t pass_bytes;  // from one pass of a tile's load to the next: rows_per_pass rows
 };
 
 struct LseView {
@@ -80,6 +81,6 @@ struct Params {
 };
 
 // Host side. `workspace` may be null where the plan stages nothing.
-Params make_params(const Problem&, const Plan&, const Buffers&, void* workspace);
+Params make_params(const Problem&, const Plan&, const Buffers&, void* workspace, int rows_per_pass);
 
 }  // namespace flashcute::cuda

@@ -13,7 +13,8 @@ struct TileIndex {
   int m, batch, head_q, head_k;
 };
 
-__device__ __forceinline__ TileIndex tile_of_block(const Params& params, unsigned block) {
+__device__ __forceinline__ TileIndex tile_of_block(const Params& params) {
+  const unsigned block = blockIdx.x;
   const ScheduleView& schedule = params.schedule;
   const unsigned group = block / (unsigned(schedule.heads_per_group) * unsigned(schedule.tiles_m));
   const unsigned first = group * schedule.heads_per_group;

@@ -27,9 +27,13 @@ struct ElementBits {
   __device__ __forceinline__ bool operator()(int r, int c) const { return (bits >> (r * kColumns + c)) & 1; }
 };
 
-// tanh by the two fast units: absolute error below 3e-7, where tanh.approx has 5e-4.
-__device__ __forceinline__ float tanh_exp2(float x) {
-  return 1.f - 2.f * ptx::reciprocal(1.f + ptx::exp2(2.f * kLog2e * x));
+// tanh with a relative error near 1e-6, which softcap multiplies by the cap; tanh.approx has 5e-4. Small arguments by
+// the series, the others by the two fast units.
+__device__ __forceinline__ float tanh_precise(float x) {
+  const float square = x * x;
+  const float series = x * fmaf(square, fmaf(square, fmaf(square, -17.f / 315.f, 2.f / 15.f), -1.f / 3.f), 1.f);
+  const float quotient = 1.f - 2.f * ptx::reciprocal(1.f + ptx::exp2(2.f * kLog2e * x));
+  return fabsf(x) < 0.125f ? series : quotient;
 }
 
 template <class Element>
@@ -41,8 +45,8 @@ __device__ __forceinline__ float load_float(const void* data, int64_t index, boo
 template <class Element>
 struct ScoreExtras {
   const Params& params;
-  const Member& member;
-  const TileIndex& tile;
+  TileIndex tile;
+  Member member;
 
   // Raw products become scores in powers of two.
   template <class Scores>
@@ -52,7 +56,7 @@ struct ScoreExtras {
     cute::transform(scores, scores, [&](float s) { return s * params.scale; });
     if (extras.softcap > 0.f) {
       const float inverse = 1.f / extras.softcap;
-      cute::transform(scores, scores, [&](float s) { return extras.softcap * tanh_exp2(s * inverse); });
+      cute::transform(scores, scores, [&](float s) { return extras.softcap * tanh_precise(s * inverse); });
     }
     if (extras.bias.data != nullptr) add_bias(scores, place);
     if (extras.alibi != nullptr) {
@@ -76,7 +80,7 @@ struct ScoreExtras {
     }
   }
 
-  // Dropped weights become +0: their keys stay visible.
+  // Dropped weights become 0.
   template <class Weights>
   __device__ __forceinline__ void drop(Weights& weights, ElementPlace place) const {
     const DropoutView& dropout = params.extras.dropout;
@@ -101,9 +105,7 @@ struct ScoreExtras {
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        // An unseen key's -0 must stay: it is how isolate.cuh knows it.
-        const bool unseen = __float_as_uint(weights(r, c)) == 0x80000000u;
-        weights(r, c) = kept(r, c) || unseen ? weights(r, c) : 0.f;
+        weights(r, c) = kept(r, c) ? weights(r, c) : 0.f;
       }
     }
   }
@@ -126,7 +128,8 @@ struct ScoreExtras {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         if (inside(place.row(r), place.key(c))) {
-          scores(r, c) += load_float<Element>(bias.data, base + int64_t(place.key(c)) * bias.key, float32);
+          const float value = load_float<Element>(bias.data, base + int64_t(place.key(c)) * bias.key, float32);
+          scores(r, c) = value == -INFINITY ? value : scores(r, c) + value;  // it hides a NaN score too
         }
       }
     }

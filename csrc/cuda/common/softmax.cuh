@@ -2,9 +2,10 @@
 //
 // Two ways to take a tile in:
 //   online_step   the textbook one: raise the row's reference to the new maximum and rescale what was summed before.
-//   fixed_step    keep the reference. There is no maximum, no shuffle and no rescale, and the result is still exact:
-//                 float exponents hold any p = 2^(s - reference) as precisely as one below 1, until it overflows.
-//                 failed() finds the rows where that happened; the kernel redoes those with online steps alone.
+//   fixed_step    keep the reference. There is no maximum, no shuffle and no rescale, and little is lost: floats hold
+//   any
+//                 p = 2^(s - reference) as precisely as one below 1, until it overflows.
+// failed() finds the rows of which that is not true; the kernel redoes those with online steps alone.
 #pragma once
 
 #include <cmath>
@@ -37,31 +38,35 @@ struct RowSoftmax {
     }
   }
 
-  // scores, output: (rows, columns). Scores become weights; -inf marks a key the row does not see, and becomes -0 where
-  // kMarkUnseen, so that its place stays known (isolate.cuh).
-  template <bool kMarkUnseen, class Scores, class Output>
-  __device__ __forceinline__ void online_step(Scores& scores, Output& output) {
+  // scores, output: (rows, columns). Scores, `scale_log2` > 0 apart from powers of two, become weights; -inf marks a
+  // key that the row does not see.
+  template <class Scores, class Output>
+  __device__ __forceinline__ void online_step(Scores& scores, Output& output, float scale_log2) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
+    float rescale[kRows];
+    bool changed = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float maximum = scores(r, 0);
 #pragma unroll
       for (int c = 1; c < cute::size<1>(scores); ++c) maximum = fmaxf(maximum, scores(r, c));
-      maximum = fmaxf(reference[r], quad_reduce(maximum, [](float a, float b) { return fmaxf(a, b); }));
-      const float base = maximum == -INFINITY ? 0.f : maximum;
-      const float rescale = ptx::exp2(reference[r] - base);
+      maximum = quad_reduce(maximum, [](float a, float b) { return fmaxf(a, b); }) * scale_log2;
+      maximum = fmaxf(reference[r], maximum);
+      // before the first visible key, sum and output are zero: nothing to rescale
+      rescale[r] = reference[r] == -INFINITY ? 1.f : ptx::exp2(reference[r] - maximum);
+      changed |= !(rescale[r] == 1.f);
       reference[r] = maximum;
-      sum[r] *= rescale;
+    }
+    if (__any_sync(0xffffffffu, changed)) {
 #pragma unroll
-      for (int c = 0; c < cute::size<1>(output); ++c) output(r, c) *= rescale;
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] *= rescale[r];
 #pragma unroll
-      for (int c = 0; c < cute::size<1>(scores); ++c) {
-        float weight = ptx::exp2(scores(r, c) - base);
-        if (kMarkUnseen) weight = scores(r, c) == -INFINITY ? -0.f : weight;
-        sum[r] += weight;
-        scores(r, c) = weight;
+        for (int c = 0; c < cute::size<1>(output); ++c) output(r, c) *= rescale[r];
       }
     }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) add_weights(r, scores, scale_log2, reference[r] == -INFINITY ? 0.f : reference[r]);
   }
 
   // Before the first fixed step: a row that has seen no key yet takes 0 as its reference.
@@ -75,13 +80,7 @@ struct RowSoftmax {
   __device__ __forceinline__ void fixed_step(Scores& scores, float scale_log2) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < cute::size<1>(scores); ++c) {
-        scores(r, c) = ptx::exp2(fmaf(scores(r, c), scale_log2, -reference[r]));
-        sum[r] += scores(r, c);
-      }
-    }
+    for (int r = 0; r < kRows; ++r) add_weights(r, scores, scale_log2, reference[r]);
   }
 
   __device__ __forceinline__ void reduce_sums() {
@@ -89,21 +88,20 @@ struct RowSoftmax {
     for (int r = 0; r < kRows; ++r) sum[r] = quad_reduce(sum[r], [](float a, float b) { return a + b; });
   }
 
-  // Did fixed steps lose row r? After reduce_sums(). A sum outside the bounds (inf and NaN are) says so at once; under
-  // a high sum a weight may have passed the element type's range, or its product with V float's: that stays in O as an
-  // inf or NaN. Weights of float16 cannot sink into subnormals unless the whole sum is small, and the sum is at least
-  // about 1 unless settle() chose the reference.
+  // Must row r be done again, with care? After reduce_sums(). Two things can have gone wrong, and both show:
+  //   an inf or NaN in O: a weight passed the element type's range, or a weight of zero met an inf or NaN in V, which
+  //   may
+  //     be of a key that the row does not see;
+  //   after fixed steps, a sum out of bounds: above, a single weight may outweigh all others without being the 1 that
+  //     rounds to nothing lost; below, weights may have sunk into subnormals (the sum is at least about 1 unless
+  //     settle() chose the reference). Also a row without visible keys.
   template <class Output>
-  __device__ __forceinline__ bool failed(int r, const Output& output) const {
-    constexpr bool kHalf = std::is_same_v<Element, cutlass::half_t>;
-    constexpr float kLow = kHalf ? 0.5f : 0x1p-40f, kHigh = 0x1p100f;
-    constexpr float kSafe = kHalf ? 0x1p15f : 0x1p20f;
-    if (!(sum[r] >= kLow && sum[r] <= kHigh)) return true;
-    if (sum[r] <= kSafe) return false;
+  __device__ __forceinline__ bool failed(int r, const Output& output, bool fixed) const {
+    constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p24f;
     float poison = 0.f;
 #pragma unroll
     for (int c = 0; c < cute::size<1>(output); ++c) poison = fmaf(output(r, c), 0.f, poison);
-    return !(poison == 0.f);
+    return !(poison == 0.f) || (fixed && !(sum[r] >= kLow && sum[r] <= kHigh));
   }
 
   // Adds a sink (natural units) to the denominator; the row's output must be multiplied by the result.
@@ -122,6 +120,16 @@ struct RowSoftmax {
 
   __device__ __forceinline__ float log_sum_exp(int r) const {
     return sum[r] == 0.f ? -INFINITY : (reference[r] + log2f(sum[r])) * kLn2;
+  }
+
+ private:
+  template <class Scores>
+  __device__ __forceinline__ void add_weights(int r, Scores& scores, float scale_log2, float base) {
+#pragma unroll
+    for (int c = 0; c < cute::size<1>(scores); ++c) {
+      scores(r, c) = ptx::exp2(fmaf(scores(r, c), scale_log2, -base));
+      sum[r] += scores(r, c);
+    }
   }
 };
 

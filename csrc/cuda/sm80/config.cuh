@@ -7,10 +7,20 @@
 #include <type_traits>
 
 #include "core/kernel.h"
+#include "cuda/common/mask.cuh"
+#include "cuda/common/scheduler.cuh"
+#include "cuda/common/seqlen.cuh"
 
 namespace flashcute::cuda::sm80 {
 
 using namespace cute;
+
+// What a CTA has to do. In shared memory: registers are for the accumulators.
+struct Work {
+  TileIndex tile;
+  Member member;
+  KeyRange range;
+};
 
 // One CTA: 4 warps, 128 query rows, 32 to a warp, so that each fragment of K and V feeds two MMAs.
 // Tiles by measurement on an H100: docs/perf-log.md.
@@ -24,15 +34,14 @@ struct Config {
 
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kBlockM = 128, kRowsPerWarp = kBlockM / kWarps;
-  static constexpr int kBlockN = kHeadDim == 128 && kBanded ? 32 : 64;
-  // Two stages load a tile ahead and need one barrier a tile. With one, V loads under QK and the next K under PV:
-  // all that fits twice on an A100 at head_dim 128 with 64 keys.
-  static constexpr int kStages = kHeadDim == 128 && !kBanded ? 1 : 2;
+  static constexpr int kBlockN = kHeadDim == 64 ? 64 : kBanded ? 32 : 48;
+  static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
+  static constexpr int kStages = 2;  // the next tile loads under this one, with one barrier a tile
   static constexpr int kMinBlocks = 2;
+  static constexpr int kRowsPerPass = kThreads / (kHeadDim / 8);  // that all threads load at once, 16 bytes each
   static constexpr int kRowsPerThread = 4;
 
   static_assert(kHeadDim == 64 || kHeadDim == 128);
-  static_assert(kStages == 2 || !kBanded, "isolate.cuh looks at V before the scores");
 
   using MmaOp = std::conditional_t<std::is_same_v<Element, cutlass::half_t>, SM80_16x8x16_F32F16F16F32_TN,
                                    SM80_16x8x16_F32BF16BF16F32_TN>;
@@ -53,6 +62,11 @@ struct Config {
   using LoadAtom = Copy_Atom<SM75_U32x4_LDSM_N, Element>;
   using LoadTransposedAtom = Copy_Atom<SM75_U16x8_LDSM_T, Element>;
 
+  // The first row, within the tile, of an accumulator that a thread holds: it also has those 8, 16 and 24 below.
+  CUTE_HOST_DEVICE static constexpr int row_of_thread(int thread) {
+    return thread / 32 * kRowsPerWarp + thread % 32 / 4;
+  }
+
   struct KeyValueStage {
     cute::array_aligned<Element, cosize_v<LayoutKV>, 128> k, v;
   };
@@ -62,7 +76,9 @@ struct Config {
       KeyValueStage stages[kStages];
       cute::array_aligned<Element, cosize_v<LayoutO>, 128> o;  // after the last tile
     };
-    uint32_t redo_rows[kWarps];  // one bit a row
+    Work work;
+    uint32_t redo_rows[kWarps];                 // one bit a row
+    uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
   };
   static_assert(sizeof(KeyValueStage) * kStages >= sizeof(Element) * cosize_v<LayoutO>);
 

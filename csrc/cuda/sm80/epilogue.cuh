@@ -14,14 +14,9 @@ class Epilogue {
   static constexpr int kChunks = C::kHeadDim / 8, kRowsPerPass = C::kThreads / kChunks;
 
  public:
-  // Finds its tile and member anew: kept over the key tiles, they would be spilled.
   CUTE_DEVICE Epilogue(const Params& params, typename C::SharedStorage& shared)
-      : params_(params), shared_(shared), thread_(threadIdx.x) {
-    int block = blockIdx.x;
-    ptx::forget_origin(block);
-    ptx::forget_origin(thread_);
-    tile_ = tile_of_block(params, block);
-    member_ = member_of(params, tile_.batch);
+      : params_(params), shared_(shared), tile_(shared.work.tile), member_(shared.work.member), thread_(threadIdx.x) {
+    ptx::forget_origin(thread_);  // addresses made of it are made here, not kept over the key tiles
   }
 
   // Sums must be reduced. Every thread of the CTA calls it.
@@ -57,15 +52,11 @@ class Epilogue {
   }
 
   CUTE_DEVICE int first_row() const { return tile_.m * C::kBlockM; }
-  CUTE_DEVICE int first_thread_row() const {  // within the tile
-    return thread_ / 32 * C::kRowsPerWarp + thread_ % 32 / 4;
-  }
-
   CUTE_DEVICE void write_lse_and_scale(Mainloop<C>& loop, Rows selected) const {
     Tensor rows = rows_and_columns(loop.output);
     CUTE_UNROLL
     for (int r = 0; r < size<0>(rows); ++r) {
-      const int row = first_row() + first_thread_row() + 8 * r;
+      const int row = first_row() + C::row_of_thread(thread_) + 8 * r;
       float factor = 1.f;
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
@@ -89,7 +80,7 @@ class Epilogue {
 
   CUTE_DEVICE void write_shared(const Mainloop<C>& loop) const {
     Tensor sO = make_tensor(make_smem_ptr(shared_.o.data()), typename C::LayoutO{});  // (BLOCK_M, D)
-    const int row = first_thread_row(), column = 2 * (thread_ % 4);
+    const int row = C::row_of_thread(thread_), column = 2 * (thread_ % 4);
     CUTE_UNROLL
     for (int m = 0; m < size<1>(loop.output); ++m) {
       CUTE_UNROLL
@@ -105,9 +96,9 @@ class Epilogue {
 
   const Params& params_;
   typename C::SharedStorage& shared_;
+  const TileIndex tile_;
+  const Member member_;
   int thread_;
-  TileIndex tile_;
-  Member member_;
 };
 
 }  // namespace flashcute::cuda::sm80

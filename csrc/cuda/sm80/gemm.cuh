@@ -42,16 +42,14 @@ CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, const typename C
   }
 }
 
-// Weights in the element type: (MMA = 4, MMA_M, MMA_N), as the scores were.
-template <class C>
-CUTE_DEVICE auto round_weights(const typename C::ScoreFragment& scores) {
-  Tensor weights = make_tensor<typename C::Element>(layout(scores));
+// Weights in the element type, laid out as the scores: (MMA = 4, MMA_M, MMA_N).
+template <class C, class Weights>
+CUTE_DEVICE void round_weights(const typename C::ScoreFragment& scores, Weights& weights) {
   Tensor words = recast<uint32_t>(weights);
   CUTE_UNROLL
   for (int i = 0; i < size(words); ++i) {
     words(i) = ptx::pack<typename C::Element>(scores(2 * i), scores(2 * i + 1));
   }
-  return weights;
 }
 
 // An accumulator's registers are an A operand's: two 8-column blocks make one of 16.

@@ -1,6 +1,6 @@
-// Tiles of which different rows see different keys, with an inf or NaN in V: 0 * NaN must not carry it into the rows
-// that do not see its key. Rare, so it is looked for (holds_nonfinite, a few instructions at a band's edge) and only
-// then paid for.
+// For rows that are done again with care: an inf or NaN in V must not reach, as 0 * NaN, the rows that do not see its
+// key. Tiles that hold one are found (holds_nonfinite), their infs and NaNs added to the rows that see them, and taken
+// out of the tile before the product. Slow, rare, and with few registers: its presence must not cost the fast path any.
 #pragma once
 
 #include "cuda/sm80/gemm.cuh"
@@ -10,102 +10,84 @@ namespace flashcute::cuda::sm80 {
 // Two elements in a word.
 template <class Element>
 struct HalfBits {
-  static constexpr bool kHalf = std::is_same_v<Element, cutlass::half_t>;
-  static constexpr uint32_t kExponent = kHalf ? 0x7C00u : 0x7F80u;
-  static constexpr uint32_t kExponents = kExponent * 0x00010001u;
-  static constexpr uint32_t kCarry = kHalf ? 0x04000400u : 0x00800080u;  // an all-ones exponent carries into the sign
-  static constexpr uint32_t kOne = kHalf ? 0x3C00u : 0x3F80u;
+  static constexpr uint32_t kExponents = std::is_same_v<Element, cutlass::half_t> ? 0x7C007C00u : 0x7F807F80u;
+  static constexpr uint32_t kCarry = std::is_same_v<Element, cutlass::half_t> ? 0x04000400u : 0x00800080u;
 
-  // What a tile's keys hold is counted in one float: +inf as 1, -inf as 128, NaN as 16384, exact in either type.
-  static constexpr int kCountLimit = 128;
-  static constexpr uint32_t kUp = kOne, kDown = kHalf ? 0x5800u : 0x4300u, kNan = kHalf ? 0x7400u : 0x4680u;
-
-  // The sign bit of each half that is inf or NaN.
-  CUTE_DEVICE static uint32_t nonfinite(uint32_t word) { return ((word & kExponents) + kCarry) & 0x80008000u; }
-  CUTE_DEVICE static uint32_t whole_halves(uint32_t signs) { return (signs >> 15) * 0xFFFFu; }
-
-  CUTE_DEVICE static uint32_t classify_half(uint32_t half) {
-    const uint32_t magnitude = half & 0x7FFFu;
-    if (magnitude < kExponent) return 0;
-    return magnitude > kExponent ? kNan : half >> 15 ? kDown : kUp;
-  }
-  CUTE_DEVICE static uint32_t classify(uint32_t word) {
-    return classify_half(word & 0xFFFFu) | classify_half(word >> 16) << 16;
-  }
-
-  CUTE_DEVICE static float sum_of(int count) {
-    if (count == 0) return 0.f;
-    const bool up = count % kCountLimit != 0, down = count >= kCountLimit;
-    return up && down || count >= kCountLimit * kCountLimit ? NAN : up ? INFINITY : -INFINITY;
+  // All bits of each half that is inf or NaN: its exponent, all ones, carries into the sign bit.
+  CUTE_DEVICE static uint32_t nonfinite(uint32_t word) {
+    return ((((word & kExponents) + kCarry) & 0x80008000u) >> 15) * 0xFFFFu;
   }
 };
 
-// Does this thread's share of the tile hold an inf or NaN?
-template <class C>
-CUTE_DEVICE bool holds_nonfinite(const typename C::Element* v) {
+// This thread's share of a tile, as 16-byte vectors.
+template <class C, class Visit>
+CUTE_DEVICE void for_each_vector(typename C::Element* v, Visit visit) {
   constexpr int kVectors = cosize_v<typename C::LayoutKV> / 8;
   static_assert(kVectors % C::kThreads == 0);
-  uint32_t found = 0;
   CUTE_UNROLL
-  for (int i = 0; i < kVectors / C::kThreads; ++i) {
-    const uint4 vector = reinterpret_cast<const uint4*>(v)[threadIdx.x + i * C::kThreads];
-    found |= HalfBits<typename C::Element>::nonfinite(vector.x) | HalfBits<typename C::Element>::nonfinite(vector.y) |
-             HalfBits<typename C::Element>::nonfinite(vector.z) | HalfBits<typename C::Element>::nonfinite(vector.w);
-  }
+  for (int i = 0; i < kVectors / C::kThreads; ++i) visit(reinterpret_cast<uint4*>(v)[threadIdx.x + i * C::kThreads]);
+}
+
+template <class C>
+CUTE_DEVICE bool holds_nonfinite(typename C::Element* v) {
+  using Bits = HalfBits<typename C::Element>;
+  uint32_t found = 0;
+  for_each_vector<C>(v, [&](const uint4& x) {
+    found |= Bits::nonfinite(x.x) | Bits::nonfinite(x.y) | Bits::nonfinite(x.z) | Bits::nonfinite(x.w);
+  });
   return found != 0;
 }
 
-// gemm_values for such a tile: a product with the finite values, and one that counts, for each output, the visible keys
-// whose value is +inf, -inf or NaN. A weight of -0 marks a key that its row does not see.
-template <class C, class Weights>
-CUTE_DEVICE void gemm_values_isolated(typename C::OutputFragment& output, Weights& weights,
-                                      const typename C::Element* v) {
+template <class C>
+CUTE_DEVICE void clear_nonfinite(typename C::Element* v) {
   using Bits = HalfBits<typename C::Element>;
-  using Op = typename C::MmaOp;
-  constexpr int kBlocksM = 2, kBlocksK = C::kBlockN / 16, kBlocksN = C::kHeadDim / 16;
-  static_assert(C::kBlockN < Bits::kCountLimit);
-  ValueOperand<C> operand;
-  Tensor tOrP = recast<uint32_t>(as_operand(weights));  // (MMA = 4 words, MMA_M = 2, MMA_K)
-  Tensor tXsV = operand.source(v);                      // (CPY = 8, CPY_N = D / 16, MMA_K)
-  CUTE_STATIC_ASSERT_V(size<1>(tXsV) == Int<kBlocksN>{});
-  CUTE_STATIC_ASSERT_V(size<0>(tOrP) == _4{});
+  for_each_vector<C>(v, [](uint4& x) {
+    x = {x.x & ~Bits::nonfinite(x.x), x.y & ~Bits::nonfinite(x.y), x.z & ~Bits::nonfinite(x.z),
+         x.w & ~Bits::nonfinite(x.w)};
+  });
+}
 
+// Notes in shared memory which keys of the tile each row of this warp sees, one bit each.
+// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row.
+template <class C, class Scores>
+CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores& scores) {
   CUTE_UNROLL
-  for (int n = 0; n < kBlocksN; ++n) {
-    Tensor counts = make_tensor<float>(Shape<_4, Int<kBlocksM>, _2>{});  // (MMA, MMA_M, 8-column block)
-    clear(counts);
+  for (int r = 0; r < C::kRowsPerThread; ++r) {
+    uint32_t words[C::kColumnWords] = {};
     CUTE_UNROLL
-    for (int k = 0; k < kBlocksK; ++k) {
-      Tensor values = make_tensor<typename C::Element>(shape(tXsV(_, _0{}, _0{})));
-      copy(typename C::LoadTransposedAtom{}, tXsV(_, n, k), values);
-      Tensor words = recast<uint32_t>(values);  // (2 k-halves, 2 column blocks)
-      Tensor codes = make_tensor_like(words);
-      CUTE_UNROLL
-      for (int i = 0; i < size(words); ++i) {
-        codes(i) = Bits::classify(words(i));
-        words(i) &= ~Bits::whole_halves(Bits::nonfinite(words(i)));
-      }
-      CUTE_UNROLL
-      for (int m = 0; m < kBlocksM; ++m) {
-        uint32_t visible[4];
-        CUTE_UNROLL
-        for (int i = 0; i < 4; ++i) visible[i] = (~tOrP(i, m, k) >> 15 & 0x00010001u) * Bits::kOne;
-        CUTE_UNROLL
-        for (int block = 0; block < 2; ++block) {
-          auto sum = output(_, m, 2 * n + block);
-          auto count = counts(_, m, block);
-          const uint32_t *b = &words(2 * block), *code = &codes(2 * block);
-          Op::fma(sum(0), sum(1), sum(2), sum(3), tOrP(0, m, k), tOrP(1, m, k), tOrP(2, m, k), tOrP(3, m, k), b[0],
-                  b[1], sum(0), sum(1), sum(2), sum(3));
-          Op::fma(count(0), count(1), count(2), count(3), visible[0], visible[1], visible[2], visible[3], code[0],
-                  code[1], count(0), count(1), count(2), count(3));
-        }
-      }
+    for (int c = 0; c < size<1>(scores); ++c) {
+      const int column = 8 * (c / 2) + c % 2;
+      words[column / 32] |= uint32_t(scores(r, c) != -INFINITY) << (column % 32);
     }
     CUTE_UNROLL
-    for (int m = 0; m < kBlocksM; ++m) {
+    for (int i = 0; i < C::kColumnWords; ++i) {
+      words[i] <<= 2 * (threadIdx.x % 4);
+      words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 1);
+      words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 2);
+      shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][i] = words[i];
+    }
+  }
+  __syncwarp();
+}
+
+// output: (rows, columns) += the infs and NaNs of the keys each row sees.
+template <class C, class Output>
+CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& shared, const typename C::Element* v) {
+  Tensor sV = make_tensor(make_smem_ptr(v), typename C::LayoutKV{});  // (BLOCK_N, D)
+#pragma unroll 1
+  for (int key = 0; key < C::kBlockN; ++key) {
+    CUTE_UNROLL
+    for (int n = 0; n < C::kHeadDim / 8; ++n) {
+      const auto* pair = &sV(key, 8 * n + 2 * int(threadIdx.x % 4));
+      const uint32_t nonfinite = HalfBits<typename C::Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
+      if (nonfinite == 0) continue;
+      const float low = nonfinite & 0xFFFFu ? float(pair[0]) : 0.f, high = nonfinite >> 16 ? float(pair[1]) : 0.f;
       CUTE_UNROLL
-      for (int i = 0; i < 8; ++i) output(i % 4, m, 2 * n + i / 4) += Bits::sum_of(int(counts(i % 4, m, i / 4)));
+      for (int r = 0; r < C::kRowsPerThread; ++r) {
+        if (!((shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
+        output(r, 2 * n) += low;
+        output(r, 2 * n + 1) += high;
+      }
     }
   }
 }

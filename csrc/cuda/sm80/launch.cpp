@@ -17,8 +17,9 @@ std::string above(const char* what, int64_t value, int64_t limit) {
   return std::string(what) + " " + std::to_string(value) + " is above " + std::to_string(limit);
 }
 
-// The first feature that only the kernels of mask class "any" have.
+// The first of what only the kernels of mask class "any" have.
 const char* extra_of(const Problem& p) {
+  if (!(p.scale > 0.0f)) return "a scale that is not positive";  // the lean softmax takes maxima before it scales
   if (p.softcap > 0.0f) return "softcap";
   if (p.bias.present) return "bias";
   if (p.alibi.present) return "alibi_slopes";

@@ -29,7 +29,7 @@ void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void*
   allow_shared_memory<C>(problem.device_id);
   const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
   if (plan.workspace != 0) run_packing(problem, plan, buffers, workspace, cuda_stream);
-  Params params = make_params(problem, plan, buffers, workspace);
+  Params params = make_params(problem, plan, buffers, workspace, C::kRowsPerPass);
   void* arguments[] = {&params};
   check(cudaLaunchKernel(reinterpret_cast<const void*>(&attention_kernel<C>), dim3(unsigned(plan.grid)),
                          dim3(C::kThreads), arguments, sizeof(typename C::SharedStorage), cuda_stream),

@@ -8,6 +8,7 @@
 
 namespace flashcute::cuda::sm80 {
 
+// Walks down a head's rows: each load continues where the one before ended.
 template <class C, class SmemLayout>
 class TileLoader {
   using Element = typename C::Element;
@@ -15,50 +16,37 @@ class TileLoader {
   static constexpr int kChunks = C::kHeadDim / 8;  // of 16 bytes, in a row
   static constexpr int kRowsPerPass = C::kThreads / kChunks;
   static constexpr int kPasses = kRows / kRowsPerPass;
+  static_assert(kRowsPerPass == C::kRowsPerPass);
   static_assert(kRowsPerPass % 8 == 0, "a pass must keep its place in the swizzle");
 
  public:
-  // base: row 0, channel 0 of the head.
-  __device__ __forceinline__ TileLoader(const Operand& operand, int64_t base, int head_dim)
-      : row_(threadIdx.x / kChunks), row_bytes_(operand.row * int64_t(sizeof(Element))) {
-    const int chunk = threadIdx.x % kChunks;
+  CUTE_DEVICE TileLoader(int head_dim) {
+    const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
     chunk_bytes_ = min(max((head_dim - chunk * 8) * int(sizeof(Element)), 0), 16);
+    target_ = SmemLayout{}(row, chunk * 8) * int(sizeof(Element));
+  }
+
+  // head: the offset of row 0, channel 0, in elements.
+  CUTE_DEVICE void seek(const Operand& operand, int64_t head, int first_row) {
+    const int row = first_row + int(threadIdx.x) / kChunks, chunk = threadIdx.x % kChunks;
     source_ =
-        static_cast<const char*>(operand.data) + (base + chunk * 8) * int64_t(sizeof(Element)) + row_ * row_bytes_;
-    target_ = SmemLayout{}(row_, chunk * 8) * int(sizeof(Element));
+        static_cast<const char*>(operand.data) + (head + row * operand.row + chunk * 8) * int64_t(sizeof(Element));
   }
 
-  // Rows [first, first + kRows), of which those below `end` exist.
-  __device__ __forceinline__ void load(Element* tile, int first, int end) const {
-    copy_rows(tile, first, [&](int pass) { return first + row_ + pass * kRowsPerPass < end; });
-  }
-
-  // The same, without the rows whose bit is clear.
-  template <class Columns>
-  __device__ __forceinline__ void load_visible(Element* tile, int first, const Columns& visible) const {
-    static_assert(32 % kRowsPerPass == 0, "a pass must stay within a word");
-    copy_rows(tile, first, [&](int pass) {
-      const int start = pass * kRowsPerPass;
-      return (visible.words[start / 32] >> (start % 32 + row_)) & 1;
-    });
-  }
-
- private:
-  template <class Exists>
-  __device__ __forceinline__ void copy_rows(Element* tile, int first, Exists exists) const {
+  // The next kRows rows, of which `count` exist.
+  CUTE_DEVICE void load(const Operand& operand, Element* tile, int count) {
     constexpr int kPassBytes = SmemLayout{}(Int<kRowsPerPass>{}, _0{}) * int(sizeof(Element));
-    const char* source = source_ + first * row_bytes_;
+    const int left = count - int(threadIdx.x) / kChunks;
     const uint32_t target = ptx::shared_address(tile) + target_;
-#pragma unroll
+    CUTE_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int bytes = exists(pass) ? chunk_bytes_ : 0;
-      ptx::cp_async_16(target + pass * kPassBytes, source, bytes);
-      source += kRowsPerPass * row_bytes_;
+      ptx::cp_async_16(target + pass * kPassBytes, source_, pass * kRowsPerPass < left ? chunk_bytes_ : 0);
+      source_ += operand.pass_bytes;
     }
   }
 
-  int row_, chunk_bytes_, target_;
-  int64_t row_bytes_;
+ private:
+  int chunk_bytes_, target_;
   const char* source_;
 };
 

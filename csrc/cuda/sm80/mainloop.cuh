@@ -21,184 +21,178 @@ class Mainloop {
   typename C::OutputFragment output;  // (MMA = 4, MMA_M = 2, MMA_N = D / 8)
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
-  CUTE_DEVICE Mainloop(const Params& params, const Member& member, const TileIndex& tile, Shared& shared)
-      : params_(params),
-        member_(member),
-        tile_(tile),
-        shared_(shared),
-        load_k_(params.k, head_base(params.k, member.first_k), params.head_dim),
-        load_v_(params.v, head_base(params.v, member.first_k), params.head_dim_v) {
-    const int last = min(first_row() + C::kBlockM, member.len_q) - 1;
-    const RowBand rows = row_band<C::kBanded>(params.band, member, first_row(), last);
-    all_begin_ = rows.all_begin;
-    all_end_ = rows.all_end;
-  }
+  // shared.work must be visible to every thread.
+  CUTE_DEVICE Mainloop(const Params& params, Shared& shared)
+      : params_(params), shared_(shared), load_k_(params.head_dim), load_v_(params.head_dim_v) {}
 
   // Enqueues the query tile; the first key tile's wait covers it.
   CUTE_DEVICE void load_queries() const {
-    const int64_t base =
-        tile_.batch * params_.q.batch + tile_.head_q * params_.q.head + member_.first_q * params_.q.row;
-    const TileLoader<C, typename C::LayoutQ> load_q(params_.q, base, params_.head_dim);
-    load_q.load(shared_.q.data(), first_row(), member_.len_q);
+    const Operand& q = params_.q;
+    const int64_t base = tile().batch * q.batch + tile().head_q * q.head + member().first_q * q.row;
+    TileLoader<C, typename C::LayoutQ> load_q(params_.head_dim);
+    load_q.seek(q, base, first_row());
+    load_q.load(q, shared_.q.data(), member().len_q - first_row());
   }
 
-  CUTE_DEVICE void run(const KeyRange& range) {
+  // careful: online steps alone, and infs and NaNs of V kept from the rows that do not see them.
+  CUTE_DEVICE void run(bool careful) {
     clear(output);
     softmax = {};
-    if (range.begin >= range.end) return;
+    int n = shared_.work.range.begin;
+    const int end = shared_.work.range.end;
+    if (n >= end) return;
     stage_ = 0;
-    load_keys(range.begin, 0);
-    if constexpr (C::kStages == 2) load_values<false>(range.begin, 0);
+    load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
+    load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
+    load_keys(n, 0);
+    load_values(n, 0);
     ptx::cp_async_commit();
-    int n = range.begin;
-    while (n < range.end) {
-      for (; n < range.end && (n < range.plain_begin || n >= range.plain_end); ++n) online_tile(n, range.end);
-      if (n < range.plain_end) softmax.settle();
-      for (; n < range.plain_end; ++n) plain_tile(n, range.end);
+    while (n < end) {
+      for (; n < end && (careful || !is_plain(n)); ++n) online_tile(n, end, careful);
+      if (n >= end) break;
+      softmax.settle();
+      for (const int plain_end = shared_.work.range.plain_end; n < plain_end; ++n) plain_tile(n, end);
     }
+    softmax.reduce_sums();
   }
 
-  CUTE_DEVICE int first_row() const { return tile_.m * C::kBlockM; }
+  // Leaves the rows that must be redone in shared memory, one bit a row; true when the CTA has any.
+  CUTE_DEVICE bool publish_failed_rows() {
+    const bool fixed = shared_.work.range.plain_begin < shared_.work.range.plain_end;
+    Tensor rows = rows_and_columns(output);
+    uint32_t failed = 0;
+    CUTE_UNROLL
+    for (int r = 0; r < C::kRowsPerThread; ++r) {
+      const bool lost = softmax.failed(r, rows, fixed) && first_thread_row() + 8 * r < member().len_q;
+      failed |= uint32_t(lost) << (threadIdx.x % 32 / 4 + 8 * r);
+    }
+    failed = __reduce_or_sync(0xffffffffu, failed);
+    if (threadIdx.x % 32 == 0) shared_.redo_rows[threadIdx.x / 32] = failed;
+    return __syncthreads_or(failed != 0);
+  }
+
+  CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
   CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / 32) * C::kRowsPerWarp; }
-  CUTE_DEVICE int first_thread_row() const { return first_warp_row() + int(threadIdx.x % 32) / 4; }
+  CUTE_DEVICE int first_thread_row() const { return first_row() + C::row_of_thread(threadIdx.x); }
 
  private:
-  CUTE_DEVICE int64_t head_base(const Operand& operand, int first) const {
-    return tile_.batch * operand.batch + tile_.head_k * operand.head + first * operand.row;
+  CUTE_DEVICE const TileIndex& tile() const { return shared_.work.tile; }
+  CUTE_DEVICE const Member& member() const { return shared_.work.member; }
+
+  CUTE_DEVICE bool is_plain(int n) const {
+    return n >= shared_.work.range.plain_begin && n < shared_.work.range.plain_end;
   }
 
-  CUTE_DEVICE void load_keys(int n, int stage) const {
-    load_k_.load(shared_.stages[stage].k.data(), n * kBlockN, member_.len_k);
+  CUTE_DEVICE int64_t head_base(const Operand& operand) const {
+    return tile().batch * operand.batch + tile().head_k * operand.head + member().first_k * operand.row;
   }
 
-  template <bool kPlain>
-  CUTE_DEVICE void load_values(int n, int stage) const {
-    Element* tile = shared_.stages[stage].v.data();
-    if (kPlain || params_.key_mask.data == nullptr) {  // calls with a key mask have no plain tiles
-      load_v_.load(tile, n * kBlockN, member_.len_k);
-    } else {
-      load_v_.load_visible(tile, n * kBlockN, columns_of(n));
-    }
+  CUTE_DEVICE void load_keys(int n, int stage) {
+    load_k_.load(params_.k, shared_.stages[stage].k.data(), member().len_k - n * kBlockN);
+  }
+
+  CUTE_DEVICE void load_values(int n, int stage) {
+    load_v_.load(params_.v, shared_.stages[stage].v.data(), member().len_k - n * kBlockN);
   }
 
   CUTE_DEVICE Columns<kBlockN> columns_of(int n) const {
     const KeyMaskView& mask = params_.key_mask;
-    const int64_t base = tile_.batch * mask.batch + member_.first_k * mask.key;
-    return visible_columns<kBlockN>(mask, base, member_.len_k, n * kBlockN);
+    const int64_t base = tile().batch * mask.batch + member().first_k * mask.key;
+    return visible_columns<kBlockN>(mask, base, member().len_k, n * kBlockN);
   }
 
   // Tile n has landed and every warp is done with the one before; the next loads start.
-  template <bool kPlain>
   CUTE_DEVICE void begin_tile(int n, int end) {
     ptx::cp_async_wait<0>();
     __syncthreads();
-    if constexpr (C::kStages == 2) {
-      if (n + 1 < end) {
-        load_keys(n + 1, stage_ ^ 1);
-        load_values<kPlain>(n + 1, stage_ ^ 1);
-      }
-    } else {
-      load_values<kPlain>(n, 0);
+    if (n + 1 < end) {
+      load_keys(n + 1, stage_ ^ 1);
+      load_values(n + 1, stage_ ^ 1);
     }
     ptx::cp_async_commit();
   }
 
-  // With one stage: V has landed, every warp is done with K.
-  CUTE_DEVICE void await_values(int n, int end) {
-    if constexpr (C::kStages == 1) {
-      ptx::cp_async_wait<0>();
-      __syncthreads();
-      if (n + 1 < end) load_keys(n + 1, 0);
-      ptx::cp_async_commit();
-    }
-  }
-
-  CUTE_DEVICE void end_tile() {
-    if constexpr (C::kStages == 2) stage_ ^= 1;
-  }
-
   CUTE_DEVICE void plain_tile(int n, int end) {
-    begin_tile<true>(n, end);
+    begin_tile(n, end);
     const auto& stage = shared_.stages[stage_];
     typename C::ScoreFragment scores;
     gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
-    await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     softmax.fixed_step(rows, params_.scale_log2);
-    Tensor weights = round_weights<C>(scores);
+    auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
+    round_weights<C>(scores, weights);
     gemm_values<C>(output, weights, stage.v.data());
-    end_tile();
+    stage_ ^= 1;
   }
 
-  CUTE_DEVICE void online_tile(int n, int end) {
-    begin_tile<false>(n, end);
-    const auto& stage = shared_.stages[stage_];
-    bool isolate = false;
-    if constexpr (C::kBanded) {
-      if (rows_differ(n)) isolate = __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
-    }
+  CUTE_DEVICE void online_tile(int n, int end, bool careful) {
+    begin_tile(n, end);
+    auto& stage = shared_.stages[stage_];
     const Columns<kBlockN> columns = columns_of(n);
     const bool seen = columns.any() && warp_sees(n);
     typename C::ScoreFragment scores;
     if (seen) gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
-    await_values(n, end);
+    const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
+    auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     if (seen) {
       Tensor rows = rows_and_columns(scores);
       const ElementPlace place{first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
-      mask_scores(rows, place, columns);
+      if constexpr (C::kExtras) ScoreExtras<Element>{params_, tile(), member()}.apply(rows, place);
+      if (!warp_sees_all(n, columns)) mask_scores(rows, place, columns);
+      if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
-      softmax.template online_step<C::kBanded>(rows, output_rows);
-      if constexpr (C::kExtras) ScoreExtras<Element>{params_, member_, tile_}.drop(rows, place);
-      Tensor weights = round_weights<C>(scores);
-      if (C::kBanded && isolate) {
-        gemm_values_isolated<C>(output, weights, stage.v.data());
-      } else {
-        gemm_values<C>(output, weights, stage.v.data());
-      }
+      softmax.online_step(rows, output_rows, C::kExtras ? 1.f : params_.scale_log2);
+      if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
+      if constexpr (C::kExtras) ScoreExtras<Element>{params_, tile(), member()}.drop(rows, place);
+      round_weights<C>(scores, weights);
     }
-    end_tile();
-  }
-
-  // Do some rows of the CTA see a key of the tile that others do not?
-  CUTE_DEVICE bool rows_differ(int n) const {
-    if (C::kExtras && (params_.extras.dense_mask.data != nullptr || params_.extras.bias.data != nullptr)) return true;
-    return n * kBlockN < all_begin_ || min((n + 1) * kBlockN, member_.len_k) > all_end_;
+    if (isolate) {
+      __syncthreads();
+      clear_nonfinite<C>(stage.v.data());
+      __syncthreads();
+    }
+    if (seen) gemm_values<C>(output, weights, stage.v.data());
+    stage_ ^= 1;
   }
 
   CUTE_DEVICE bool warp_sees(int n) const {
-    if (first_warp_row() >= member_.len_q) return false;
-    const RowBand rows =
-        row_band<C::kBanded>(params_.band, member_, first_warp_row(), first_warp_row() + C::kRowsPerWarp - 1);
+    if (first_warp_row() >= member().len_q) return false;
+    const RowBand rows = warp_band();
     return n * kBlockN < rows.any_end && (n + 1) * kBlockN > rows.any_begin;
   }
 
-  // Raw products become scores in powers of two, -inf where the row does not see the key.
+  CUTE_DEVICE bool warp_sees_all(int n, const Columns<kBlockN>& columns) const {
+    const RowBand rows = warp_band();
+    return columns.all() && n * kBlockN >= rows.all_begin && (n + 1) * kBlockN <= rows.all_end;
+  }
+
+  CUTE_DEVICE RowBand warp_band() const {
+    return row_band<C::kBanded>(params_.band, member(), first_warp_row(), first_warp_row() + C::kRowsPerWarp - 1);
+  }
+
+  // -inf where the row does not see the key.
   template <class Scores>
   CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<kBlockN> columns) const {
-    if constexpr (C::kExtras) ScoreExtras<Element>{params_, member_, tile_}.apply(scores, place);
     CUTE_UNROLL
-    for (int i = 0; i < Columns<kBlockN>::kWords; ++i) columns.words[i] >>= 2 * (threadIdx.x % 4);
+    for (int i = 0; i < C::kColumnWords; ++i) columns.words[i] >>= 2 * (threadIdx.x % 4);
+    const int diagonal = member().diagonal;
     CUTE_UNROLL
     for (int r = 0; r < size<0>(scores); ++r) {
-      const int aligned = place.row(r) + member_.diagonal - place.first_key;
+      const int aligned = place.row(r) + diagonal - place.first_key;
       const int low = aligned - params_.band.left, high = aligned + params_.band.right;
       CUTE_UNROLL
       for (int c = 0; c < size<1>(scores); ++c) {
         const int column = 8 * (c / 2) + c % 2;
         bool seen = (columns.words[column / 32] >> (column % 32)) & 1;
         if constexpr (C::kBanded) seen = seen && column >= low && column <= high;
-        const float score = C::kExtras ? scores(r, c) : scores(r, c) * params_.scale_log2;
-        scores(r, c) = seen ? score : -INFINITY;
+        scores(r, c) = seen ? scores(r, c) : -INFINITY;
       }
     }
   }
 
   const Params& params_;
-  const Member& member_;
-  const TileIndex& tile_;
   Shared& shared_;
   TileLoader<C, typename C::LayoutKV> load_k_, load_v_;
-  int all_begin_, all_end_;
   int stage_ = 0;
 };
 

@@ -30,14 +30,21 @@ void* data_of(const Tensor& tensor) {
 
 }  // namespace
 
-void refuse_grad(PyObject* x, const Producer& producer, Where where) {
-  if (producer.kind != ProducerKind::kTorch) return;
+void GradGuard::check(PyObject* x, const Producer& producer, Where where) {
+  if (producer.kind != ProducerKind::kTorch || mode_ == Mode::kOff) return;
+  if (mode_ == Mode::kUnknown) {
+    static PyObject* is_grad_enabled = nullptr;
+    if (!is_grad_enabled)
+      is_grad_enabled = nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
+    const nb::object enabled = nb::steal(PyObject_CallNoArgs(is_grad_enabled));
+    if (!enabled.is_valid()) throw nb::python_error();
+    mode_ = enabled.ptr() == Py_False ? Mode::kOff : Mode::kOn;
+    if (mode_ == Mode::kOff) return;
+  }
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
-  PyObject* flag = PyObject_GetAttr(x, requires_grad);
-  if (!flag) throw nb::python_error();
-  Py_DECREF(flag);  // True and False outlive this
-  if (flag != Py_True) return;
-  if (!nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")())) return;
+  const nb::object flag = nb::steal(PyObject_GetAttr(x, requires_grad));
+  if (!flag.is_valid()) throw nb::python_error();
+  if (flag.ptr() != Py_True) return;
   fail(FLASHCUTE_STATUS_NOT_IMPLEMENTED, where,
        "expected a tensor that needs no gradient, given one with requires_grad=True; the backward pass is not in this "
        "release: call under torch.no_grad() or pass ",
@@ -95,12 +102,12 @@ void Call::read_inputs() {
   read(kK, kArgK, Use::kRows);
   read(kV, kArgV, Use::kRows);
   for (const auto& [slot, arg] : {std::pair{kQ, kArgQ}, {kK, kArgK}, {kV, kArgV}}) {
-    refuse_grad(arguments_[arg], tensors_[slot].producer(), where(arg));
+    grad_.check(arguments_[arg], tensors_[slot].producer(), where(arg));
   }
   for (const TensorArg& optional : kOptionalTensors) {
     if (!arguments_[optional.arg]) continue;
     read(optional.slot, optional.arg, optional.use);
-    refuse_grad(arguments_[optional.arg], tensors_[optional.slot].producer(), where(optional.arg));
+    grad_.check(arguments_[optional.arg], tensors_[optional.slot].producer(), where(optional.arg));
   }
   if (arguments_[kArgMask]) {
     read(kKeyMask, kArgMask, Use::kMask);
@@ -121,7 +128,7 @@ void Call::read_inputs() {
 void Call::bind_results(const View& out, const View* lse) {
   if (PyObject* given = arguments_[kArgOut]) {
     read(kOut, kArgOut, Use::kWritten);
-    refuse_grad(given, tensors_[kOut].producer(), where(kArgOut));
+    grad_.check(given, tensors_[kOut].producer(), where(kArgOut));
     out_ = nb::borrow(given);
   } else {
     out_ = allocate_like(tensors_[kQ], out, where(kArgOut), stream_);

@@ -7,6 +7,17 @@
 
 namespace flashcute::python {
 
+// Refuses tensors whose gradients PyTorch would expect to flow through one call. The grad mode is asked for once: with
+// it off, which is how inference runs, the tensors need not be asked at all.
+class GradGuard {
+ public:
+  void check(PyObject* x, const Producer& producer, Where where);
+
+ private:
+  enum class Mode : uint8_t { kUnknown, kOff, kOn };
+  Mode mode_ = Mode::kUnknown;
+};
+
 class Call {
  public:
   Call(const char* function, const Arguments& arguments) : function_(function), arguments_(arguments) {}
@@ -36,6 +47,7 @@ class Call {
   const char* function_;
   const Arguments& arguments_;
   Stream stream_;
+  GradGuard grad_;
   Tensor tensors_[kSlotCount];
   nb::object out_, lse_;
   bool out_made_ = false, lse_made_ = false;
@@ -52,8 +64,5 @@ Slot mask_slot(const View& mask, bool packed, Where where);
 // The contiguous results of a problem, in the caller's axis order. Throws where q and v have no such shape.
 View out_geometry(const View& q, const View& v, Where where);
 View lse_geometry(const View& q, const Options& options);
-
-// Refuses tensors whose gradients PyTorch would expect to flow through the call.
-void refuse_grad(PyObject* x, const Producer& producer, Where where);
 
 }  // namespace flashcute::python

@@ -82,11 +82,11 @@ bool read_tensor_descriptor(PyObject* x, Where where, View& view) {
   return true;
 }
 
-void read_geometry(PyObject* x, Where where, Use use, Stream& stream, View& view) {
+void read_geometry(PyObject* x, Where where, Use use, Stream& stream, GradGuard& grad, View& view) {
   if (read_tensor_descriptor(x, where, view)) return;
   Tensor tensor;
   tensor.import(x, where, use, stream, true);
-  refuse_grad(x, tensor.producer(), where);
+  grad.check(x, tensor.producer(), where);
   view = tensor.view;
 }
 
@@ -94,6 +94,7 @@ void create(State& state, const Arguments& arguments) {
   state.options = parse_options(kCreate, arguments);
   const Options& options = state.options;
   Stream stream;
+  GradGuard grad;
   Views views{};
   uintptr_t bits = 16;
   const auto declare = [&](Slot slot) {
@@ -114,7 +115,7 @@ void create(State& state, const Arguments& arguments) {
                     : slot == kBias    ? Use::kScores
                                        : Use::kRows;
     View view;
-    read_geometry(x, where, use, stream, view);
+    read_geometry(x, where, use, stream, grad, view);
     if (slot != kQ && view.device != state.views[kQ].device) {
       fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on q's device, ", name_of(state.views[kQ].device),
            ", given one on ", name_of(view.device));

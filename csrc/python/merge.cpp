@@ -23,11 +23,12 @@ PyObject* merge(PyObject*, PyObject* positional, PyObject* keywords) {
     if (layout_name) options.layout = parse_layout({kFunction, "layout"}, layout_name);
     const bool rows_first = options.rows_first();
     Stream stream;
+    GradGuard grad;
     Tensor tensors[4];
     for (int i = 0; i < 4; ++i) {
       const Where where{kFunction, kNames[i]};
       tensors[i].import(given[i], where, i % 2 == 0 ? Use::kRows : Use::kScores, stream);
-      refuse_grad(given[i], tensors[i].producer(), where);
+      grad.check(given[i], tensors[i].producer(), where);
       if (tensors[i].view.device != tensors[0].view.device) {
         fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on out_a's device, ",
              name_of(tensors[0].view.device), ", given one on ", name_of(tensors[i].view.device));

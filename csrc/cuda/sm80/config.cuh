@@ -34,9 +34,11 @@ struct Config {
 
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kBlockM = 128, kRowsPerWarp = kBlockM / kWarps;
-  static constexpr int kBlockN = kHeadDim == 64 ? 64 : kBanded ? 32 : 48;
+  static constexpr int kBlockN = kHeadDim == 128 && kBanded ? 32 : 64;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
-  static constexpr int kStages = 2;  // the next tile loads under this one, with one barrier a tile
+  // Two stages: the next tile loads under this one, one barrier a tile. One stage, where two would not fit twice on an
+  // A100: V loads under QK, the next K under PV, two barriers a tile.
+  static constexpr int kStages = kHeadDim == 128 && !kBanded ? 1 : 2;
   static constexpr int kMinBlocks = 2;
   static constexpr int kRowsPerPass = kThreads / (kHeadDim / 8);  // that all threads load at once, 16 bytes each
   static constexpr int kRowsPerThread = 4;

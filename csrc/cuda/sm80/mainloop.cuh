@@ -45,7 +45,7 @@ class Mainloop {
     load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
     load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
     load_keys(n, 0);
-    load_values(n, 0);
+    if constexpr (C::kStages == 2) load_values(n, 0);
     ptx::cp_async_commit();
     while (n < end) {
       for (; n < end && (careful || !is_plain(n)); ++n) online_tile(n, end, careful);
@@ -101,15 +101,31 @@ class Mainloop {
     return visible_columns<kBlockN>(mask, base, member().len_k, n * kBlockN);
   }
 
-  // Tile n has landed and every warp is done with the one before; the next loads start.
+  // Tile n (with one stage: its K) has landed and every warp is done with the one before; the next loads start.
   CUTE_DEVICE void begin_tile(int n, int end) {
     ptx::cp_async_wait<0>();
     __syncthreads();
-    if (n + 1 < end) {
+    if constexpr (C::kStages == 1) {
+      load_values(n, 0);
+    } else if (n + 1 < end) {
       load_keys(n + 1, stage_ ^ 1);
       load_values(n + 1, stage_ ^ 1);
     }
     ptx::cp_async_commit();
+  }
+
+  // With one stage: V has landed, every warp is done with K.
+  CUTE_DEVICE void await_values(int n, int end) {
+    if constexpr (C::kStages == 1) {
+      ptx::cp_async_wait<0>();
+      __syncthreads();
+      if (n + 1 < end) load_keys(n + 1, 0);
+      ptx::cp_async_commit();
+    }
+  }
+
+  CUTE_DEVICE void end_tile() {
+    if constexpr (C::kStages == 2) stage_ ^= 1;
   }
 
   CUTE_DEVICE void plain_tile(int n, int end) {
@@ -117,12 +133,13 @@ class Mainloop {
     const auto& stage = shared_.stages[stage_];
     typename C::ScoreFragment scores;
     gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
+    await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     softmax.fixed_step(rows, params_.scale_log2);
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
     gemm_values<C>(output, weights, stage.v.data());
-    stage_ ^= 1;
+    end_tile();
   }
 
   CUTE_DEVICE void online_tile(int n, int end, bool careful) {
@@ -132,6 +149,7 @@ class Mainloop {
     const bool seen = columns.any() && warp_sees(n);
     typename C::ScoreFragment scores;
     if (seen) gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
+    await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     if (seen) {
@@ -152,7 +170,7 @@ class Mainloop {
       __syncthreads();
     }
     if (seen) gemm_values<C>(output, weights, stage.v.data());
-    stage_ ^= 1;
+    end_tile();
   }
 
   CUTE_DEVICE bool warp_sees(int n) const {

@@ -63,17 +63,17 @@ struct Columns {
   uint32_t words[kWords];
 
   __device__ __forceinline__ bool any() const {
-    uint32_t all = 0;
-    for (int i = 0; i < kWords; ++i) all |= words[i];
-    return all != 0;
+    uint32_t united = 0;
+    for (int i = 0; i < kWords; ++i) united |= words[i];
+    return united != 0;
   }
   __device__ __forceinline__ bool all() const {
-    bool all = true;
+    bool full = true;
     for (int i = 0; i < kWords; ++i) {
       const int columns = kBlockN - 32 * i;
-      all &= words[i] == (columns >= 32 ? ~0u : (1u << (columns % 32)) - 1);
+      full &= words[i] == (columns >= 32 ? ~0u : (1u << (columns % 32)) - 1);
     }
-    return all;
+    return full;
   }
 };
 

@@ -1,11 +1,9 @@
 // Softmax of the rows a thread owns, over key tiles, in powers of two (scores come multiplied by log2(e)).
 //
-// Two ways to take a tile in:
-//   online_step   the textbook one: raise the row's reference to the new maximum and rescale what was summed before.
-//   fixed_step    keep the reference. There is no maximum, no shuffle and no rescale, and little is lost: floats hold
-//   any
-//                 p = 2^(s - reference) as precisely as one below 1, until it overflows.
-// failed() finds the rows of which that is not true; the kernel redoes those with online steps alone.
+// Two ways to take a tile in. online_step is the textbook one: raise the row's reference to the new maximum and rescale
+// what was summed before. fixed_step keeps the reference: there is no maximum, no shuffle and no rescale, and little is
+// lost, since floats hold any p = 2^(s - reference) as precisely as one below 1, until it overflows. failed() finds the
+// rows of which that is not true; the kernel redoes those with online steps alone.
 #pragma once
 
 #include <cmath>
@@ -88,13 +86,11 @@ struct RowSoftmax {
     for (int r = 0; r < kRows; ++r) sum[r] = quad_reduce(sum[r], [](float a, float b) { return a + b; });
   }
 
-  // Must row r be done again, with care? After reduce_sums(). Two things can have gone wrong, and both show:
-  //   an inf or NaN in O: a weight passed the element type's range, or a weight of zero met an inf or NaN in V, which
-  //   may
-  //     be of a key that the row does not see;
-  //   after fixed steps, a sum out of bounds: above, a single weight may outweigh all others without being the 1 that
-  //     rounds to nothing lost; below, weights may have sunk into subnormals (the sum is at least about 1 unless
-  //     settle() chose the reference). Also a row without visible keys.
+  // Must row r be done again, with care? After reduce_sums(). Two things can have gone wrong, and both show. An inf or
+  // NaN in O: a weight passed the element type's range, or a weight of zero met an inf or NaN in V, which may be of a
+  // key that the row does not see. After fixed steps, a sum out of bounds: above, one weight may outweigh all others
+  // without being exactly 1, so that its rounding is no longer free; below, weights may have sunk into subnormals (a
+  // sum is at least about 1 unless settle() chose the reference).
   template <class Output>
   __device__ __forceinline__ bool failed(int r, const Output& output, bool fixed) const {
     constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p24f;

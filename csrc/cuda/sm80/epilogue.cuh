@@ -5,13 +5,13 @@
 
 namespace flashcute::cuda::sm80 {
 
-// Rows to write: all, those that fixed steps did not lose, or those that they did.
+// Rows to write: all, those that did not fail, or those that did.
 enum class Rows { kAll, kKept, kRedone };
 
 template <class C>
 class Epilogue {
   using Element = typename C::Element;
-  static constexpr int kChunks = C::kHeadDim / 8, kRowsPerPass = C::kThreads / kChunks;
+  static constexpr int kChunks = C::kHeadDim / 8, kRowsPerPass = C::kRowsPerPass;
 
  public:
   CUTE_DEVICE Epilogue(const Params& params, typename C::SharedStorage& shared)
@@ -52,6 +52,7 @@ class Epilogue {
   }
 
   CUTE_DEVICE int first_row() const { return tile_.m * C::kBlockM; }
+
   CUTE_DEVICE void write_lse_and_scale(Mainloop<C>& loop, Rows selected) const {
     Tensor rows = rows_and_columns(loop.output);
     CUTE_UNROLL

@@ -106,8 +106,9 @@ void validate_options(const flashcuteAttentionOptions_t& options, DeviceType dev
   problem.band.left = options.window_left;
   problem.band.right = options.causal == 1 ? 0 : options.window_right;
 
-  if (!std::isfinite(options.softcap) || options.softcap < 0.0f) {
-    bad_option("softcap", "0 (off) or a positive finite number", text(double{options.softcap}));
+  // Beyond these bounds score / softcap or softcap * log2(e) leaves float's range, and the cap means nothing.
+  if (options.softcap != 0.0f && !(options.softcap >= 1e-20f && options.softcap <= 1e20f)) {
+    bad_option("softcap", "0 (off) or a number from 1e-20 to 1e20", text(double{options.softcap}));
   }
   problem.softcap = options.softcap;
   if (!(options.dropout_p >= 0.0f && options.dropout_p < 1.0f)) {

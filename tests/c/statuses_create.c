@@ -266,6 +266,8 @@ static void test_scalars(void) {
   WITH(BAD_PARAM, "has_scale", plain(), o.scale = 0.5f);
   WITH(BAD_PARAM, "has_scale", plain(), o.has_scale = 2);
   WITH(BAD_PARAM, "softcap", plain(), o.softcap = -1.0f);
+  WITH(BAD_PARAM, "softcap", plain(), o.softcap = 1e-40f);
+  WITH(BAD_PARAM, "softcap", plain(), o.softcap = 3e38f);
   WITH(BAD_PARAM, "dropout_p", plain(), o.dropout_p = 1.0f);
   WITH(BAD_PARAM, "dropout_p", plain(), o.dropout_p = -0.1f);
   WITH(BAD_PARAM, "causal", plain(), o.causal = -1);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "cuda/common/driver_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/pack.h"
 #include "cuda/sm80/kernel.cuh"
@@ -30,10 +31,8 @@ void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void*
   const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
   if (plan.workspace != 0) run_packing(problem, plan, buffers, workspace, cuda_stream);
   Params params = make_params(problem, plan, buffers, workspace, C::kRowsPerPass);
-  void* arguments[] = {&params};
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(&attention_kernel<C>), dim3(unsigned(plan.grid)),
-                         dim3(C::kThreads), arguments, sizeof(typename C::SharedStorage), cuda_stream),
-        "the attention kernel's launch");
+  static const DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>));
+  kernel.launch({unsigned(plan.grid), C::kThreads, sizeof(typename C::SharedStorage)}, &params, cuda_stream);
 }
 
 template <class C>

@@ -23,6 +23,7 @@ endfunction()
 # Out: <kernels>, the .cu files; <registry>, the .cpp. FLASHCUTE_ARCHS and FLASHCUTE_HEAD_DIMS choose among the variants.
 function(flashcute_generate_variants folder kernels registry)
   set(groups "")
+  set(unused ${FLASHCUTE_ARCHS} ${FLASHCUTE_HEAD_DIMS})
   foreach(variant IN LISTS FLASHCUTE_VARIANTS)
     separate_arguments(fields UNIX_COMMAND "${variant}")
     list(GET fields 0 family)
@@ -33,6 +34,7 @@ function(flashcute_generate_variants folder kernels registry)
     if(NOT arch IN_LIST FLASHCUTE_ARCHS OR NOT head_dim IN_LIST FLASHCUTE_HEAD_DIMS)
       continue()
     endif()
+    list(REMOVE_ITEM unused ${arch} ${head_dim})
     set(name ${family}_hd${head_dim}_${dtype}_${mask})
     set(group ${family}_hd${head_dim})
     if(FLASHCUTE_SPLIT_KERNELS)
@@ -43,9 +45,9 @@ function(flashcute_generate_variants folder kernels registry)
     string(APPEND body_${group} "  kernels.push_back(${family}::kernel_info<${family}::Config<${_fc_cpp_${dtype}}, "
                                 "${head_dim}, ${_fc_cpp_${mask}}>>(\"${name}\"));\n")
   endforeach()
-  if(NOT groups)
-    message(FATAL_ERROR "FLASHCUTE_ARCHS, FLASHCUTE_HEAD_DIMS: expected some that csrc/cuda/variants.cmake lists, "
-                        "given ${FLASHCUTE_ARCHS} and ${FLASHCUTE_HEAD_DIMS}.")
+  if(unused OR NOT groups)
+    message(FATAL_ERROR "FLASHCUTE_ARCHS, FLASHCUTE_HEAD_DIMS: expected entries that csrc/cuda/variants.cmake lists together, "
+                        "given ${FLASHCUTE_ARCHS} and ${FLASHCUTE_HEAD_DIMS}, of which it lacks: ${unused}.")
   endif()
   list(REMOVE_DUPLICATES groups)
 

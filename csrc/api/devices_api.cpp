@@ -144,18 +144,11 @@ flashcuteStatus_t flashcuteStreamWait(flashcuteHandle_t handle, void* waiter, vo
 }
 
 flashcuteStatus_t flashcuteSetNumThreads(int num_threads) {
-  return guarded(__func__, [&] {
-    if (num_threads < 1) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, "num_threads", "1 or more", text(static_cast<int64_t>(num_threads)));
-    }
-    cpu::set_num_threads(num_threads);
-  });
+  return guarded(__func__, [&] { cpu::set_num_threads(num_threads); });
 }
 
 int flashcuteGetNumThreads(void) {
-  try {
-    return cpu::num_threads();
-  } catch (...) {
-    return 1;
-  }
+  int count = 0;
+  guarded(__func__, [&] { count = cpu::num_threads(); });
+  return count;
 }

@@ -60,7 +60,14 @@ struct RunContract {
   };
   Pointer lse, dense_mask, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, dropout_state;
   Pointer key_mask;
-  bool q = false, k = false, v = false, out = false;  // has elements, so its pointer must not be null
+  // What a run's pointers reach. Dense: every byte of [0, bytes) belongs to the tensor, so two dense ranges that overlap
+  // share an element, while views that interleave may well not.
+  struct Extent {
+    size_t bytes = 0;  // 0: no elements, so that the pointer may be null
+    bool dense = false;
+  };
+  Extent q, k, v, out, lse_extent;
+  bool out_may_be_q = false;  // the same geometry: each row of q is read before that row of out is written
   bool seed_by_value = false;
   bool nothing_to_compute = false;
 };

@@ -53,7 +53,10 @@ float scale_of(const flashcuteAttentionOptions_t& options, int64_t head_dim) {
     if (options.scale != 0.0f) bad_option("scale", "0 where has_scale is 0", text(double{options.scale}));
     return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   }
-  if (!std::isfinite(options.scale)) bad_option("scale", "a finite number", text(double{options.scale}));
+  // Scores are taken to powers of two, so scale * log2(e) must stay within float's range too.
+  if (!(std::fabs(options.scale) <= 1e37f)) {
+    bad_option("scale", "a number from -1e37 to 1e37", text(double{options.scale}));
+  }
   return options.scale;
 }
 

@@ -38,8 +38,47 @@ T* take(RunContract::Pointer contract, const char* name, T* pointer) {
   if (pointer == nullptr) fail(FLASHCUTE_STATUS_NULL_POINTER, name, "a pointer to the tensor's first element", "NULL");
   fail(FLASHCUTE_STATUS_BAD_PARAM, name,
        "a pointer aligned to " + std::to_string(alignment) +
-           " bytes (options->min_alignment; create the descriptor with a smaller one for such tensors)",
+           " bytes, as the descriptor was created for (min_alignment; create one for tensors like this)",
        "one that is " + std::to_string(reinterpret_cast<uintptr_t>(pointer) & (alignment - 1)) + " bytes beyond");
+}
+
+RunContract::Extent extent_of(const TensorView& view) {
+  if (view.numel == 0) return {};
+  int64_t last = 0;  // offset of the last element
+  for (int axis = 0; axis < view.ndim; ++axis) last += (view.shape[axis] - 1) * view.strides[axis];
+  return {static_cast<size_t>(last + 1) * static_cast<size_t>(size_of(view.dtype)), last + 1 == view.numel};
+}
+
+bool same_geometry(const TensorView& a, const TensorView& b) {
+  for (int axis = 0; axis < a.ndim; ++axis) {
+    if (a.shape[axis] != b.shape[axis] || (a.shape[axis] > 1 && a.strides[axis] != b.strides[axis])) return false;
+  }
+  return a.ndim == b.ndim;
+}
+
+bool share_memory(RunContract::Extent a, const void* a_data, RunContract::Extent b, const void* b_data) {
+  if (a.bytes == 0 || b.bytes == 0) return false;
+  if (a_data == b_data) return true;
+  const auto first = reinterpret_cast<uintptr_t>(a_data), second = reinterpret_cast<uintptr_t>(b_data);
+  return a.dense && b.dense && first < second + b.bytes && second < first + a.bytes;
+}
+
+[[noreturn]] void bad_overlap(const char* name, const char* other) {
+  fail(FLASHCUTE_STATUS_BAD_PARAM, name, std::string("memory of its own, as runs read ") + other + " while they write",
+       std::string("memory that ") + other + " shares");
+}
+
+// Overlap of a written tensor with the others, as far as it is certain.
+void require_own_memory(const RunContract& contract, const Buffers& run) {
+  const bool in_place = contract.out_may_be_q && run.out == run.q;
+  if (!in_place && share_memory(contract.out, run.out, contract.q, run.q)) bad_overlap("out", "q");
+  if (share_memory(contract.out, run.out, contract.k, run.k)) bad_overlap("out", "k");
+  if (share_memory(contract.out, run.out, contract.v, run.v)) bad_overlap("out", "v");
+  if (run.lse == nullptr) return;
+  if (share_memory(contract.lse_extent, run.lse, contract.out, run.out)) bad_overlap("buffers->lse", "out");
+  if (share_memory(contract.lse_extent, run.lse, contract.q, run.q)) bad_overlap("buffers->lse", "q");
+  if (share_memory(contract.lse_extent, run.lse, contract.k, run.k)) bad_overlap("buffers->lse", "k");
+  if (share_memory(contract.lse_extent, run.lse, contract.v, run.v)) bad_overlap("buffers->lse", "v");
 }
 
 template <typename T>
@@ -65,10 +104,12 @@ RunContract make_contract(const AttentionViews& views, const Problem& problem) {
   contract.dropout_state = declared(optional.dropout_state);
   contract.key_mask = declared(views.mask);
   if (views.mask != nullptr) contract.key_mask.rule = Rule::kOptional;  // NULL: every key takes part
-  contract.q = views.q->numel > 0;
-  contract.k = views.k->numel > 0;
-  contract.v = views.v->numel > 0;
-  contract.out = views.out->numel > 0;
+  contract.q = extent_of(*views.q);
+  contract.k = extent_of(*views.k);
+  contract.v = extent_of(*views.v);
+  contract.out = extent_of(*views.out);
+  if (optional.lse != nullptr) contract.lse_extent = extent_of(*optional.lse);
+  contract.out_may_be_q = same_geometry(*views.out, *views.q);
   contract.seed_by_value = problem.dropout.p > 0.0f && optional.dropout_state == nullptr;
   contract.nothing_to_compute = nothing_to_compute(problem);
   return contract;
@@ -78,10 +119,10 @@ Buffers validate_run(const RunContract& contract, const Problem& problem, void* 
                      const void* v, const void* mask, const flashcuteAttentionBuffers_t* buffers) {
   const flashcuteAttentionBuffers_t given = read_buffers(buffers);
   Buffers run;
-  run.out = take_operand(contract.out, "out", out, problem.min_alignment);
-  run.q = take_operand(contract.q, "q", q, problem.min_alignment);
-  run.k = take_operand(contract.k, "k", k, problem.min_alignment);
-  run.v = take_operand(contract.v, "v", v, problem.min_alignment);
+  run.out = take_operand(contract.out.bytes > 0, "out", out, problem.min_alignment);
+  run.q = take_operand(contract.q.bytes > 0, "q", q, problem.min_alignment);
+  run.k = take_operand(contract.k.bytes > 0, "k", k, problem.min_alignment);
+  run.v = take_operand(contract.v.bytes > 0, "v", v, problem.min_alignment);
   run.key_mask = take(contract.key_mask, "mask", mask);
   run.lse = take(contract.lse, "buffers->lse", given.lse);
   run.dense_mask = take(contract.dense_mask, "buffers->dense_mask", given.dense_mask);
@@ -92,6 +133,7 @@ Buffers validate_run(const RunContract& contract, const Problem& problem, void* 
   run.cu_seqlens_k = take(contract.cu_seqlens_k, "buffers->cu_seqlens_k", given.cu_seqlens_k);
   run.seqused_k = take(contract.seqused_k, "buffers->seqused_k", given.seqused_k);
   run.dropout_state = take(contract.dropout_state, "buffers->dropout_state", given.dropout_state);
+  require_own_memory(contract, run);
   if (!problem.dropout.state_on_device) run.dropout_state = nullptr;  // declared, but dropout_p is 0
   if (contract.seed_by_value) {
     if (buffers == nullptr) {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -11,7 +12,6 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "core/backend.h"
@@ -101,7 +101,7 @@ class Pool {
         all_[workers_].thread = thread.native_handle();
         thread.detach();
       }
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // Fewer threads do the work as well.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -151,7 +151,7 @@ Pool& pool() {
 
 int available_cpus() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  if (sched_getaffinity(getpid(), sizeof set, &set) == 0) return CPU_COUNT(&set);
   const unsigned n = std::thread::hardware_concurrency();
   return n ? static_cast<int>(n) : 1;
 }
@@ -199,7 +199,7 @@ int num_threads() {
 
 void set_num_threads(int n) {
   if (n < 1 || n > kMaxThreads) {
-    throw Error(FLASHCUTE_STATUS_BAD_PARAM, "set_num_threads(n): expected a number from 1 to " +
+    throw Error(FLASHCUTE_STATUS_BAD_PARAM, "(num_threads): expected a number from 1 to " +
                                                 std::to_string(kMaxThreads) + ", given " + std::to_string(n));
   }
   g_num_threads.store(n);

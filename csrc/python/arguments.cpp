@@ -98,7 +98,11 @@ float parse_float(Where where, PyObject* value) {
   if (number == -1.0 && PyErr_Occurred()) {
     fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a number, given %", value);
   }
-  return static_cast<float>(number);
+  const float rounded = static_cast<float>(number);
+  if (rounded == 0.0f && number != 0.0) {  // 0 means "off" here and there, which a tiny number does not
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected 0 or a number of float32's range, given ", str_of(value));
+  }
+  return rounded;
 }
 
 bool parse_bool(Where where, PyObject* value) {
@@ -156,9 +160,11 @@ int64_t parse_length(Where where, PyObject* value) {
   return length;
 }
 
-bool checked_by_environment() {
+bool checked_by_environment(const char* function) {
   const char* value = std::getenv("FLASHCUTE_CHECKED");
-  return value && *value && std::strcmp(value, "0") != 0;
+  if (!value || !*value || std::strcmp(value, "0") == 0) return false;
+  if (std::strcmp(value, "1") == 0) return true;
+  fail(FLASHCUTE_STATUS_BAD_PARAM, {function, "FLASHCUTE_CHECKED"}, "expected 0 or 1, given \"", value, '"');
 }
 
 }  // namespace
@@ -242,7 +248,8 @@ Options parse_options(const char* function, const Arguments& arguments) {
   if (PyObject* value = given(kArgLayout)) options.layout = parse_layout(where(kArgLayout), value);
   if (PyObject* value = given(kArgReturnLse)) options.return_lse = parse_bool(where(kArgReturnLse), value);
   if (PyObject* value = given(kArgBackend)) options.backend = parse_choice(where(kArgBackend), value, kBackends);
-  options.checked = given(kArgChecked) ? parse_bool(where(kArgChecked), given(kArgChecked)) : checked_by_environment();
+  options.checked =
+      given(kArgChecked) ? parse_bool(where(kArgChecked), given(kArgChecked)) : checked_by_environment(function);
 
   options.packed = given(kArgCuSeqlensQ) || given(kArgCuSeqlensK);
   const bool packed_layout = options.layout == Layout::kHsd || options.layout == Layout::kShd;

@@ -1,5 +1,9 @@
 #include "call.h"
 
+#include <limits>
+
+#include "unlocked.h"
+
 namespace flashcute::python {
 
 namespace {
@@ -15,17 +19,27 @@ constexpr TensorArg kOptionalTensors[] = {
     {kCuSeqlensK, kArgCuSeqlensK, Use::kRows}, {kSequsedK, kArgSequsedK, Use::kRows},
 };
 
-class Unlocked {
- public:
-  Unlocked() : state_(PyEval_SaveThread()) {}
-  ~Unlocked() { PyEval_RestoreThread(state_); }
-
- private:
-  PyThreadState* state_;
-};
-
 void* data_of(const Tensor& tensor) {
   return tensor.present() ? tensor.view.data : nullptr;
+}
+
+}  // namespace
+
+namespace {
+
+// The tangent of a dual tensor would be lost as silently as a gradient, and grad mode does not switch it off.
+bool in_forward_ad() {
+  static PyObject* forward_ad = nullptr;
+  if (!forward_ad) forward_ad = nb::module_::import_("torch.autograd.forward_ad").release().ptr();
+  static PyObject* current_level = PyUnicode_InternFromString("_current_level");
+  const nb::object level = nb::steal(PyObject_GetAttr(forward_ad, current_level));
+  if (!level.is_valid()) throw nb::python_error();
+  return PyLong_AsLong(level.ptr()) >= 0;
+}
+
+bool has_tangent(PyObject* x) {
+  const nb::object dual = nb::module_::import_("torch.autograd.forward_ad").attr("unpack_dual")(nb::borrow(x));
+  return !nb::object(dual.attr("tangent")).is_none();
 }
 
 }  // namespace
@@ -33,13 +47,20 @@ void* data_of(const Tensor& tensor) {
 void GradGuard::check(PyObject* x, const Producer& producer, Where where) {
   if (producer.kind != ProducerKind::kTorch || mode_ == Mode::kOff) return;
   if (mode_ == Mode::kUnknown) {
+    dual_ = in_forward_ad();
     static PyObject* is_grad_enabled = nullptr;
     if (!is_grad_enabled)
       is_grad_enabled = nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
     const nb::object enabled = nb::steal(PyObject_CallNoArgs(is_grad_enabled));
     if (!enabled.is_valid()) throw nb::python_error();
     mode_ = enabled.ptr() == Py_False ? Mode::kOff : Mode::kOn;
+    if (mode_ == Mode::kOff && dual_) mode_ = Mode::kOn;  // a dual tensor's tangent counts all the same
     if (mode_ == Mode::kOff) return;
+  }
+  if (dual_ && has_tangent(x)) {
+    fail(
+        FLASHCUTE_STATUS_NOT_IMPLEMENTED, where,
+        "expected a tensor without a tangent, given one of forward-mode differentiation, which is not in this release");
   }
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   const nb::object flag = nb::steal(PyObject_GetAttr(x, requires_grad));
@@ -111,8 +132,7 @@ void Call::read_inputs() {
   }
   if (arguments_[kArgMask]) {
     read(kKeyMask, kArgMask, Use::kMask);
-    const bool packed = tensors_[kCuSeqlensQ].present() || tensors_[kCuSeqlensK].present();
-    dense_mask_ = mask_slot(tensors_[kKeyMask].view, packed, where(kArgMask)) == kDenseMask;
+    dense_mask_ = mask_slot(tensors_[kKeyMask].view, packed(), where(kArgMask)) == kDenseMask;
   }
   if (is_tensor_seed(arguments_[kArgSeed])) {
     read(kDropoutState, kArgSeed, Use::kRows);
@@ -134,6 +154,7 @@ void Call::bind_results(const View& out, const View* lse) {
     out_ = allocate_like(tensors_[kQ], out, where(kArgOut), stream_);
     tensors_[kOut].import(out_.ptr(), where(kArgOut), Use::kWritten, stream_);
     out_made_ = true;
+    if (packed()) fill(tensors_[kOut], 0.0, where(kArgOut), stream_);  // rows of no member
   }
   if (!lse) return;
   if (PyObject* given = arguments_[kArgLse]) {
@@ -143,6 +164,7 @@ void Call::bind_results(const View& out, const View* lse) {
     lse_ = allocate_like(tensors_[kQ], *lse, where(kArgLse), stream_);
     tensors_[kLse].import(lse_.ptr(), where(kArgLse), Use::kWritten, stream_);
     lse_made_ = true;
+    if (packed()) fill(tensors_[kLse], -std::numeric_limits<double>::infinity(), where(kArgLse), stream_);
   }
 }
 
@@ -216,6 +238,9 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
   const Producer& producer = tensors_[kQ].producer();
   const bool foreign_stream = on_gpu && stream_.given;
   if (foreign_stream || (on_gpu && mixed_)) order_streams();
+
+  if (arguments_[kArgOut]) announce_write(tensors_[kOut], where(kArgOut));
+  if (lse_.is_valid() && arguments_[kArgLse]) announce_write(tensors_[kLse], where(kArgLse));
 
   flashcuteStatus_t status;
   {

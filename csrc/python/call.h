@@ -16,6 +16,7 @@ class GradGuard {
  private:
   enum class Mode : uint8_t { kUnknown, kOff, kOn };
   Mode mode_ = Mode::kUnknown;
+  bool dual_ = false;  // inside forward-mode differentiation
 };
 
 class Call {
@@ -43,6 +44,7 @@ class Call {
   void read(Slot slot, Arg arg, Use use);
   void order_streams();
   bool anything_made_here() const;
+  bool packed() const { return tensors_[kCuSeqlensQ].present() || tensors_[kCuSeqlensK].present(); }
 
   const char* function_;
   const Arguments& arguments_;

@@ -48,7 +48,7 @@ State& state_of(PyObject* self) {
 }
 
 // A flashcute.TensorDescriptor as its `_native` tuple: (shape, strides, dtype name, is GPU, device id).
-bool read_tensor_descriptor(PyObject* x, Where where, View& view) {
+bool read_tensor_descriptor(PyObject* x, Where where, Use use, View& view) {
   static PyObject* type = nullptr;
   if (!type) type = nb::object(nb::module_::import_("flashcute.descriptors").attr("TensorDescriptor")).release().ptr();
   if (PyObject_IsInstance(x, type) != 1) return false;
@@ -76,14 +76,14 @@ bool read_tensor_descriptor(PyObject* x, Where where, View& view) {
     if (view.shape[i] <= 1 || empty) view.strides[i] = contiguous.strides[i];
     copied |= view.strides[i] < 0;
   }
-  const bool rows = std::string_view(where.argument).size() == 1;  // q, k, v
+  const bool rows = use == Use::kRows || (use == Use::kMask && view.ndim <= 2);
   copied |= rows && view.ndim > 0 && view.strides[view.ndim - 1] != 1;
-  if (copied && std::string_view(where.argument) != "out") view = contiguous;  // as a run's copy will be
+  if (copied && use != Use::kWritten) view = contiguous;  // as a run's copy will be
   return true;
 }
 
 void read_geometry(PyObject* x, Where where, Use use, Stream& stream, GradGuard& grad, View& view) {
-  if (read_tensor_descriptor(x, where, view)) return;
+  if (read_tensor_descriptor(x, where, use, view)) return;
   Tensor tensor;
   tensor.import(x, where, use, stream, true);
   grad.check(x, tensor.producer(), where);
@@ -108,7 +108,7 @@ void create(State& state, const Arguments& arguments) {
     const Where where{kCreate, name_of(arg)};
     if (slot == kDropoutState) {
       View probe;
-      if (!is_tensor_seed(x) && !read_tensor_descriptor(x, where, probe)) continue;
+      if (!is_tensor_seed(x) && !read_tensor_descriptor(x, where, Use::kRows, probe)) continue;
     }
     const Use use = slot == kOut       ? Use::kWritten
                     : slot == kKeyMask ? Use::kMask
@@ -139,6 +139,9 @@ void create(State& state, const Arguments& arguments) {
     state.seed = parse_u64({kCreate, "seed"}, arguments[kArgSeed]);
   }
   if (arguments[kArgOffset]) state.offset = parse_u64({kCreate, "offset"}, arguments[kArgOffset]);
+  if (state.offset != 0 && state.declared[kDropoutState]) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, {kCreate, "offset"}, "expected 0 beside a seed tensor, which holds the offset");
+  }
   state.plan = std::make_shared<const Plan>(kCreate, state.views[kQ].device, options, views,
                                             static_cast<uint32_t>(bits & -bits));
 }

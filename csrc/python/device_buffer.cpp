@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "stream.h"
+#include "unlocked.h"
 
 namespace flashcute::python {
 
@@ -109,26 +110,34 @@ class DeviceBuffer {
   void copy_from(nb::handle source) {
     const HostBuffer host(source, false, memory_->bytes, {"DeviceBuffer.copy_from", "source"});
     if (memory_->bytes == 0) return;
-    const nb::gil_scoped_release unlocked;
-    flashcuteStatus_t status =
-        flashcuteCopyToDevice(memory_->handle, memory_->data, host.data(), memory_->bytes, stream_);
-    if (status == FLASHCUTE_STATUS_SUCCESS) status = flashcuteSynchronize(memory_->handle, stream_);
+    flashcuteStatus_t status;
+    {
+      const Unlocked unlocked;
+      status = flashcuteCopyToDevice(memory_->handle, memory_->data, host.data(), memory_->bytes, stream_);
+      if (status == FLASHCUTE_STATUS_SUCCESS) status = flashcuteSynchronize(memory_->handle, stream_);
+    }
     check(status, "DeviceBuffer.copy_from");
   }
 
   void copy_to(nb::handle target) const {
     const HostBuffer host(target, true, memory_->bytes, {"DeviceBuffer.copy_to", "target"});
     if (memory_->bytes == 0) return;
-    const nb::gil_scoped_release unlocked;
-    flashcuteStatus_t status =
-        flashcuteCopyToHost(memory_->handle, host.data(), memory_->data, memory_->bytes, stream_);
-    if (status == FLASHCUTE_STATUS_SUCCESS) status = flashcuteSynchronize(memory_->handle, stream_);
+    flashcuteStatus_t status;
+    {
+      const Unlocked unlocked;
+      status = flashcuteCopyToHost(memory_->handle, host.data(), memory_->data, memory_->bytes, stream_);
+      if (status == FLASHCUTE_STATUS_SUCCESS) status = flashcuteSynchronize(memory_->handle, stream_);
+    }
     check(status, "DeviceBuffer.copy_to");
   }
 
   void synchronize() const {
-    const nb::gil_scoped_release unlocked;
-    check(flashcuteSynchronize(memory_->handle, stream_), "DeviceBuffer.synchronize");
+    flashcuteStatus_t status;
+    {
+      const Unlocked unlocked;
+      status = flashcuteSynchronize(memory_->handle, stream_);
+    }
+    check(status, "DeviceBuffer.synchronize");
   }
 
   // `consumer`: the stream that will read the memory, or None where it needs no wait.

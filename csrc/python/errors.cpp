@@ -41,9 +41,11 @@ void check(flashcuteStatus_t status, const char* function) {
   if (status == FLASHCUTE_STATUS_SUCCESS) return;
   const std::string message = flashcuteGetLastErrorMessage();
   // "flashcuteVerbNoun(options->name): expected …" becomes "flashcute.attention(name): expected …".
-  const size_t open = message.find('('), close = message.find("):");
-  if (message.rfind("flashcute", 0) != 0 || open == std::string::npos || close == std::string::npos || open > close) {
-    throw StatusError(status, message);
+  const size_t open = message.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+  if (message.rfind("flashcute", 0) != 0 || open == std::string::npos) throw StatusError(status, message);
+  const size_t close = message.find("):");
+  if (message[open] != '(' || close == std::string::npos) {  // "flashcuteVerbNoun: no kernel …"
+    throw StatusError(status, text("flashcute.", function, message.substr(open)));
   }
   std::string argument = message.substr(open + 1, close - open - 1);
   for (const char* owner : {"options->", "buffers->"}) {

@@ -1,6 +1,7 @@
 // flashcute.merge_states: two partial results over disjoint keys become one.
 #include "attention.h"
 #include "call.h"
+#include "unlocked.h"
 
 namespace flashcute::python {
 
@@ -60,13 +61,12 @@ PyObject* merge(PyObject*, PyObject* positional, PyObject* keywords) {
     for (const Tensor& tensor : tensors) must_finish |= tensor.borrowed_blindly();
     flashcuteStatus_t status;
     {
-      PyThreadState* unlocked = PyEval_SaveThread();
+      const Unlocked unlocked;
       status = flashcuteMergeStates(
           handle, out_desc.get(), results[0].view.data, lse_desc.get(), static_cast<float*>(results[1].view.data),
           out_a.get(), tensors[0].view.data, lse_a.get(), static_cast<const float*>(tensors[1].view.data), out_b.get(),
           tensors[2].view.data, lse_b.get(), static_cast<const float*>(tensors[3].view.data), stream.handle);
       if (status == FLASHCUTE_STATUS_SUCCESS && must_finish) status = flashcuteSynchronize(handle, stream.handle);
-      PyEval_RestoreThread(unlocked);
     }
     check(status, kFunction);
     out = to_caller(like, std::move(out), {kFunction, "out_a"});

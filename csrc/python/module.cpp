@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "plan_cache.h"
+#include "stream.h"
 
 namespace {
 
@@ -14,7 +15,15 @@ nb::object info() {
   check(flashcuteGetInfo(nullptr, &length), "info");
   std::string json(length, '\0');
   check(flashcuteGetInfo(json.data(), &length), "info");
-  return nb::module_::import_("json").attr("loads")(json.c_str());
+  const nb::object facts = nb::module_::import_("json").attr("loads")(json.c_str());
+  if (nb::cast<int>(facts["gpu"]["count"]) > 0) flashcute::python::note_gpu_use();
+  return facts;
+}
+
+int get_num_threads() {
+  const int count = flashcuteGetNumThreads();
+  if (count == 0) check(FLASHCUTE_STATUS_BAD_PARAM, "get_num_threads");
+  return count;
 }
 
 void set_num_threads(int n) {
@@ -40,7 +49,7 @@ NB_MODULE(_core, module) {
   flashcute::python::add_device_buffer(module);
   module.def("set_num_threads", set_num_threads, nb::arg("n"),
              "Sets how many threads the CPU backend uses. FLASHCUTE_NUM_THREADS sets the start value.");
-  module.def("get_num_threads", flashcuteGetNumThreads, "How many threads the CPU backend uses.");
+  module.def("get_num_threads", get_num_threads, "How many threads the CPU backend uses.");
   module.def("info", info, nb::sig("def info() -> dict[str, typing.Any]"),
              "Version, build options, compiled kernels and devices, as the C API's flashcuteGetInfo tells them.");
   module.def("version", flashcuteGetVersion, "The version of the library.");

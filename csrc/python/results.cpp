@@ -1,7 +1,10 @@
 #include "results.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <vector>
 
 #include "stream.h"
 
@@ -177,6 +180,46 @@ nb::object allocate_like(const Tensor& like, const View& geometry, Where where, 
   }
   return producers_module().attr("device_empty")(shape_tuple(geometry), name_of(geometry.dtype),
                                                  name_of(like.view.device).c_str(), stream_number(stream.handle));
+}
+
+void fill(const Tensor& tensor, double value, Where where, const Stream& stream) {
+  const View& view = tensor.view;
+  const size_t count = static_cast<size_t>(view.numel());
+  if (count == 0) return;
+  const ProducerKind kind = tensor.producer().kind;
+  if (view.device.is_gpu() && (kind == ProducerKind::kTorch || kind == ProducerKind::kCupy)) {
+    const char* method = kind == ProducerKind::kTorch ? "fill_" : "fill";
+    const nb::object done = nb::steal(PyObject_CallMethod(tensor.object(), method, "d", value));
+    if (!done.is_valid())
+      fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "% cannot be filled", tensor.object());
+    return;
+  }
+  const size_t bytes = count * static_cast<size_t>(size_of(view.dtype));
+  std::vector<char> staged(view.device.is_gpu() ? bytes : 0);
+  void* host = view.device.is_gpu() ? staged.data() : view.data;
+  if (value == 0) {
+    std::memset(host, 0, bytes);
+  } else {
+    std::fill_n(static_cast<float*>(host), count, static_cast<float>(value));  // the LSE alone
+  }
+  if (view.device.is_gpu()) {
+    check(flashcuteCopyToDevice(handle_of(view.device, where.function), view.data, host, bytes, stream.handle),
+          where.function);
+  }
+}
+
+void announce_write(const Tensor& tensor, Where where) {
+  if (tensor.producer().kind != ProducerKind::kTorch) return;
+  static PyObject* increment_version = nullptr;
+  if (!increment_version) {
+    increment_version =
+        nb::object(nb::module_::import_("torch.autograd.graph").attr("increment_version")).release().ptr();
+  }
+  PyObject* arguments[2] = {nullptr, tensor.object()};
+  const nb::object done =
+      nb::steal(PyObject_Vectorcall(increment_version, arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  if (!done.is_valid())
+    fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be written in place", tensor.object());
 }
 
 nb::object to_caller(const Tensor& like, nb::object result, Where where) {

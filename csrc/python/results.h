@@ -11,6 +11,13 @@ nb::object contiguous_copy(PyObject* x, const Producer& producer, Where where);
 // A new contiguous tensor on the device of `like`, of its framework where that can allocate, otherwise a DeviceArray.
 nb::object allocate_like(const Tensor& like, const View& geometry, Where where, const Stream& stream);
 
+// Sets a tensor made by allocate_like to one value: 0 or -inf.
+void fill(const Tensor& tensor, double value, Where where, const Stream& stream);
+
+// Tells PyTorch that a tensor of the caller's is about to be written, as its own in-place operations do: a backward
+// pass that saved the old values then fails instead of using the new ones.
+void announce_write(const Tensor& tensor, Where where);
+
 // What the caller gets for a result made by allocate_like.
 nb::object to_caller(const Tensor& like, nb::object result, Where where);
 

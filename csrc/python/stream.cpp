@@ -80,6 +80,12 @@ void refuse_after_fork(Device device) {
                     "start processes that use the GPU with the 'spawn' method");
 }
 
+void note_gpu_use() {
+  if (gpu_used) return;
+  gpu_used = true;
+  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+}
+
 flashcuteHandle_t handle_of(Device device, const char* function) {
   static auto* handles = new std::map<int, flashcuteHandle_t>;  // guarded by the GIL, kept to the end of the process
   static flashcuteHandle_t cpu = nullptr;
@@ -87,10 +93,7 @@ flashcuteHandle_t handle_of(Device device, const char* function) {
   flashcuteHandle_t& handle = device.is_gpu() ? (*handles)[device.id] : cpu;
   if (!handle) {
     check(flashcuteCreateHandle(&handle, device.type, device.id), function);
-    if (device.is_gpu() && !gpu_used) {
-      gpu_used = true;
-      pthread_atfork(nullptr, nullptr, after_fork_in_child);
-    }
+    if (device.is_gpu()) note_gpu_use();
   }
   return handle;
 }

@@ -16,6 +16,9 @@ void* current_stream(const Producer& producer, int device_id, Where where);
 
 void resolve_stream(Stream& stream, const Producer& producer, int device_id, Where where);
 
+// From now on a forked child must not use the GPU: the driver is open.
+void note_gpu_use();
+
 // Refuses a GPU in a process that was forked after its parent had used one.
 void refuse_after_fork(Device device);
 

@@ -132,7 +132,10 @@ void Tensor::release() {
 void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geometry_only) {
   producer_ = find_producer(x);
   if (!producer_) {
-    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that speaks DLPack, given ", type_name(x));
+    const std::string type = type_name(x);
+    const bool traced = type.size() > 6 && type.compare(type.size() - 6, 6, "Tracer") == 0;
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that speaks DLPack, given ", type,
+         traced ? ", a value of JAX without data: call outside of jit, grad and vmap" : "");
   }
   if (use == Use::kWritten && producer_->immutable) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that can be written, given ", type_name(x),
@@ -143,7 +146,7 @@ void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geom
   if (use == Use::kWritten && read_only_) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a writable tensor, given a read-only one");
   }
-  if (usable(use)) return;
+  if (usable(use) && !lazily_negated(use)) return;
   if (use == Use::kWritten) {
     fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where,
          "expected aligned elements with strides that are multiples of their size, since it is written in place");
@@ -346,6 +349,16 @@ void Tensor::settle(Where where) {
     fail(FLASHCUTE_STATUS_NULL_POINTER, where, "expected memory behind a tensor of shape ", shape_text(view),
          ", given a null pointer");
   }
+}
+
+// PyTorch may hold the imaginary part of a conjugate as memory of the opposite sign, and exports that memory as it is.
+// Such views step over two elements, so only where no stride gives them away must the tensor be asked.
+bool Tensor::lazily_negated(Use use) const {
+  if (producer_->kind != ProducerKind::kTorch) return false;
+  if (use != Use::kScores && view.ndim > 0 && view.shape[view.ndim - 1] != 1) return false;
+  const nb::object negated = nb::steal(PyObject_CallMethod(object_, "is_neg", nullptr));
+  if (!negated.is_valid()) throw nb::python_error();
+  return negated.ptr() == Py_True;
 }
 
 bool Tensor::usable(Use use) const {

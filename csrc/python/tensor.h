@@ -119,6 +119,7 @@ class Tensor {
   void fill(const dlpack::Tensor& tensor, Where where);
   void settle(Where where);  // checks sizes, fills in strides
   bool usable(Use use) const;
+  bool lazily_negated(Use use) const;
   bool stream_ordered() const {
     return producer_->kind == ProducerKind::kTorch || producer_->kind == ProducerKind::kCupy ||
            producer_->kind == ProducerKind::kDeviceArray;

@@ -79,18 +79,22 @@ static void test_workspace_of(flashcuteHandle_t handle) {
     OK(DestroyFlashAttentionDescriptor, (desc));
     return;
   }
-  char *workspace = NULL, *tensor = NULL;
+  char *workspace = NULL, *tensor = NULL, *out = NULL;
   OK(Allocate, (handle, (void**)&workspace, size + 256));
   OK(Allocate, (handle, (void**)&tensor, 2 * 300 * 64 * 2));
+  OK(Allocate, (handle, (void**)&out, 2 * 300 * 64 * 2));
   EXPECT(INSUFFICIENT_WORKSPACE, "(workspace)", FlashAttention,
-         (desc, NULL, size, tensor, tensor, tensor, tensor, NULL, NULL, NULL));
+         (desc, NULL, size, out, tensor, tensor, tensor, NULL, NULL, NULL));
   EXPECT(INSUFFICIENT_WORKSPACE, "(workspace_size)", FlashAttention,
-         (desc, workspace, size - 1, tensor, tensor, tensor, tensor, NULL, NULL, NULL));
-  EXPECT(BAD_PARAM, "256", FlashAttention,
-         (desc, workspace + 16, size, tensor, tensor, tensor, tensor, NULL, NULL, NULL));
+         (desc, workspace, size - 1, out, tensor, tensor, tensor, NULL, NULL, NULL));
+  EXPECT(BAD_PARAM, "256", FlashAttention, (desc, workspace + 16, size, out, tensor, tensor, tensor, NULL, NULL, NULL));
+  EXPECT(BAD_PARAM, "shares", FlashAttention, (desc, workspace, size, tensor, out, tensor, tensor, NULL, NULL, NULL));
+  EXPECT(BAD_PARAM, "shares", FlashAttention, (desc, workspace, size, out + 64, tensor, tensor, out, NULL, NULL, NULL));
+  OK(FlashAttention, (desc, workspace, size, out, out, tensor, tensor, NULL, NULL, NULL)); /* out may be q itself */
   OK(Synchronize, (handle, NULL));
   OK(Release, (handle, workspace));
   OK(Release, (handle, tensor));
+  OK(Release, (handle, out));
   OK(DestroyFlashAttentionDescriptor, (desc));
 }
 

@@ -190,8 +190,10 @@ FLASHCUTE_API flashcuteStatus_t flashcuteGetFlashAttentionWorkspaceSize(flashcut
                                                                         size_t* workspace_size);
 
 /* mask: NULL = every key takes part. workspace: aligned to 256 bytes, on the descriptor's device. stream: a
- * cudaStream_t (ignored on the CPU). Pointers of empty tensors may be NULL. SUCCESS, BAD_PARAM, NULL_POINTER,
- * INSUFFICIENT_WORKSPACE, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
+ * cudaStream_t (ignored on the CPU). Pointers of empty tensors may be NULL.
+ * out and lse must share no memory with each other or with anything read, but that out may be exactly q, strides and
+ * all; what certainly overlaps is BAD_PARAM. Packed rows of out and lse that belong to no member are not written.
+ * SUCCESS, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t desc, void* workspace,
                                                         size_t workspace_size, void* out, const void* q, const void* k,
                                                         const void* v, const void* mask,
@@ -234,8 +236,8 @@ FLASHCUTE_API flashcuteStatus_t flashcuteGetPlan(flashcuteFlashAttentionDescript
  * why not. Opens the GPU driver. SUCCESS, BAD_PARAM, NULL_POINTER, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteGetInfo(char* json, size_t* length);
 
-/* Threads of the CPU backend; FLASHCUTE_NUM_THREADS sets the start value, otherwise the CPUs of this process.
- * SUCCESS, BAD_PARAM */
+/* Threads of the CPU backend, 1 to 1024; FLASHCUTE_NUM_THREADS sets the start value, otherwise the CPUs of this
+ * process. SUCCESS, BAD_PARAM. GetNumThreads is 0, with a last error, where FLASHCUTE_NUM_THREADS is no such number. */
 FLASHCUTE_API flashcuteStatus_t flashcuteSetNumThreads(int num_threads);
 FLASHCUTE_API int flashcuteGetNumThreads(void);
 

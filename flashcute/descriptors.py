@@ -1,9 +1,11 @@
 """TensorDescriptor: a tensor without its memory, for planning a problem before its data exist."""
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import BadDtypeError, BadParamError, BadShapeError, BadStridesError
+from .errors import BadDtypeError, BadParamError, BadShapeError, BadStridesError, Error
 
 DTYPE_SIZES = {
     "float16": 2,
@@ -20,6 +22,8 @@ DTYPE_SIZES = {
     "uint32": 4,
     "uint64": 8,
 }
+
+_MOST_BYTES = 2**63 - 1
 
 
 def dtype_name(dtype: object) -> str:
@@ -39,9 +43,19 @@ def dtype_name(dtype: object) -> str:
 def parse_device(device: object) -> tuple[bool, int]:
     """(is a GPU, number) of "cpu", "cuda", "cuda:1" or a device object that prints as one of them."""
     kind, colon, number = str(device).partition(":")
-    if kind in ("cpu", "cuda") and (not colon or number.isdigit()):
+    numbered = number.isascii() and number.isdigit() and len(number) < 10  # fits C's int
+    if kind in ("cpu", "cuda") and (not colon or numbered):
         return kind == "cuda", int(number or 0) if kind == "cuda" else 0
     raise BadParamError(f"flashcute.TensorDescriptor(device): expected 'cpu' or 'cuda:N', given {device!r}")
+
+
+def _integers(values: object, argument: str, error: type[Error]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(value) for value in values)  # type: ignore[attr-defined]
+    except TypeError:
+        raise error(
+            f"flashcute.TensorDescriptor({argument}): expected a sequence of integers, given {values!r}"
+        ) from None
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -66,18 +80,33 @@ class TensorDescriptor:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        shape = tuple(int(length) for length in self.shape)
+        dtype = dtype_name(self.dtype)
+        shape = _integers(self.shape, "shape", BadShapeError)
         if any(length < 0 for length in shape):
             raise BadShapeError(f"flashcute.TensorDescriptor(shape): expected lengths of at least 0, given {shape}")
-        strides = contiguous_strides(shape) if self.strides is None else tuple(int(stride) for stride in self.strides)
+        most = _MOST_BYTES // DTYPE_SIZES[dtype]
+        # Lengths of 0 count as 1: the strides of the other axes have to be numbers all the same.
+        if math.prod(max(length, 1) for length in shape) > most:
+            raise BadShapeError(
+                f"flashcute.TensorDescriptor(shape): expected fewer than 2**63 bytes of {dtype}, given {shape}"
+            )
+        if self.strides is None:
+            strides = contiguous_strides(shape)
+        else:
+            strides = _integers(self.strides, "strides", BadStridesError)
         if len(strides) != len(shape):
             raise BadStridesError(
                 f"flashcute.TensorDescriptor(strides): expected {len(shape)} strides, as many as axes, given {strides}"
             )
+        span = sum(max(length - 1, 0) * abs(stride) for length, stride in zip(shape, strides, strict=True))
+        if span >= most or any(abs(stride) > most for stride in strides):
+            raise BadStridesError(
+                f"flashcute.TensorDescriptor(strides): expected a span of fewer than 2**63 bytes, given {strides}"
+            )
         is_gpu, number = parse_device(self.device)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", strides)
-        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "device", f"cuda:{number}" if is_gpu else "cpu")
 
     @property

@@ -11,14 +11,20 @@ import pytest
 import support
 
 import flashcute
+from flashcute.cli import check as check_command
+from flashcute.cli import info as info_command
+from flashcute.cli import screen
+from flashcute.cli.cases import cases
 
 HERE = os.path.dirname(__file__)
 
 
-def cli(*arguments, timeout=400, **environment):
+def cli(*arguments, timeout=400, stdout=subprocess.PIPE, **environment):
+    """Runs a command; an environment variable of None is one that is not set."""
+    variables = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8", **environment}
     return subprocess.run(
-        [sys.executable, "-m", "flashcute", *arguments], capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, "COLUMNS": "200", **environment}, cwd=HERE,
+        [sys.executable, "-m", "flashcute", *arguments], stdout=stdout, stderr=subprocess.PIPE, timeout=timeout,
+        env={name: value for name, value in variables.items() if value is not None}, cwd=HERE, encoding="utf-8",
     )  # fmt: skip
 
 
@@ -116,3 +122,128 @@ def test_a_mistyped_command_explains_itself():
     ran = cli()
     assert ran.returncode == 2
     assert "usage" in ran.stderr
+
+
+def test_a_seed_is_a_number_of_at_least_zero():
+    for seed in ("-1", "x", "1.5"):
+        ran = cli("check", "--seed", seed)
+        assert ran.returncode == 2
+        assert "argument --seed: expected an integer of at least 0" in ran.stderr
+
+
+def test_version():
+    ran = cli("--version")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"flashcute {flashcute.__version__}\n", "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whatever the output is
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_info_shows_where_kernels_run_in_any_terminal(columns):
+    ran = cli("info", COLUMNS=str(columns))
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    paths = ("library", "headers", "CMake package")  # to be copied, so never folded
+    assert all(len(line) <= columns for line in lines if not line.startswith(paths))
+    heading = next(line for line in lines if line.startswith("kernel"))
+    row = next(line for line in lines if line.startswith("cpu_float32"))
+    assert row[heading.index("here") :].startswith("runs on cpu")
+    assert ("head dim" in heading) and ("dtype" in heading)
+
+
+def test_info_numbers_the_reasons(monkeypatch, capsys):
+    """Two GPUs that run the kernels and one that does not: grouped, and the reason once, below the table."""
+    facts = info_command.collect()
+    kernel = dict(facts["kernels"][0], name="sm80_hd128_bfloat16_banded", device="nvidia", family="sm80")
+    facts["kernels"].append(kernel)
+    why = "a reason too long for a column " * 3
+    for number in range(3):
+        answer = {"name": kernel["name"], "can_run": number != 1, "reason": why if number == 1 else ""}
+        facts["devices"].append(
+            {
+                "type": "nvidia",
+                "id": number,
+                "name": "NVIDIA H100 80GB HBM3",
+                "usable": True,
+                "reason": "",
+                "capability": "9.0",
+                "multiprocessors": 132,
+                "shared_memory_per_block": 232448,
+                "l2_bytes": 50 << 20,
+                "kernels": [answer],
+            }
+        )
+    monkeypatch.setattr(info_command, "collect", lambda: facts)
+    monkeypatch.setenv("COLUMNS", "80")
+    info_command.run(False)
+    printed = capsys.readouterr().out
+    assert "sm80_hd128_bfloat16_banded  runs on cuda:0,2" in printed
+    assert "not on cuda:1 (1)" in printed
+    assert printed.count("(1) a reason") == 1
+
+
+@pytest.mark.parametrize(("device", "kernel"), [("cpu", "cpu_{}"), ("cuda", "sm80_hd128_{}_banded")])
+@pytest.mark.parametrize("columns", [80, 120, 160])
+def test_check_prints_two_lines_a_problem_at_most(device, kernel, columns, monkeypatch, capsys):
+    outcomes = [
+        check_command.Outcome(case, "pass", "", kernel.format(case.dtype), 123.4e-6, 123.4, 0.5, 1.0)
+        for case in cases(device, quick=False)
+    ]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    check_command._print_table(screen.console(), outcomes)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    starts = [i for i, line in enumerate(lines) if " x " in line] + [len(lines)]
+    assert len(starts) == len(outcomes) + 1
+    for outcome, start, end in zip(outcomes, starts, starts[1:], strict=False):
+        assert end - start <= 2
+        words = " ".join(lines[start:end]).split()
+        for text in (outcome.case.feature_text(of_heads=columns > 120), outcome.kernel, outcome.case.dtype):
+            assert set(text.split()) <= set(words), text
+
+
+def test_a_pipe_is_wide_and_gets_no_progress_bar():
+    ran = cli("check", "--quick", "--device", "cpu", COLUMNS=None)
+    assert ran.stderr == ""
+    assert "features" in next(line for line in ran.stdout.splitlines() if line.startswith("shape"))
+
+
+def test_a_terminal_without_unicode():
+    for command in (["check", "--quick", "--device", "cpu"], ["info"]):
+        for columns in ("80", "160"):
+            ran = cli(*command, PYTHONIOENCODING="ascii", LC_ALL="C", COLUMNS=columns)
+            assert ran.returncode == 0, ran.stderr
+            assert ran.stdout.isascii()
+
+
+@pytest.mark.parametrize("command", [["check", "--quick", "--device", "cpu"], ["info"], ["info", "--json"]])
+def test_a_reader_that_leaves_early(command):
+    """Neither a traceback nor the code of a miss."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ran = cli(*command, stdout=writer)
+    finally:
+        os.close(writer)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk():
+    for command in (["check", "--quick", "--device", "cpu"], ["info", "--json"]):
+        with open("/dev/full", "w") as full:
+            ran = cli(*command, stdout=full)
+        assert ran.returncode == 2
+        assert ran.stderr == "flashcute: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", ["FLASHCUTE_NUM_THREADS", "FLASHCUTE_CHECKED"])
+def test_a_bad_environment_variable_is_one_sentence(name):
+    ran = cli("check", "--quick", "--device", "cpu", **{name: "abc"})
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 1
+    assert name in ran.stderr
+    assert "abc" in ran.stderr

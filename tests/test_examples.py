@@ -20,6 +20,7 @@ def test_minilm_embeddings_equal_the_stock_attention(root):
     example = str(root / "examples" / "minilm_embeddings.py")
     ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=300, cwd=root / "tests")
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "%|" not in ran.stderr, "bars of a progress that nobody watches"
     difference = float(re.search(r"largest difference[^:]*: ([0-9.e+-]+)", ran.stdout).group(1))
     assert 0 < difference <= 1e-4  # exactly 0 would mean that the stock attention ran twice
     layers = int(re.search(r"flashcute computed (\d+) attention layers", ran.stdout).group(1))
@@ -60,3 +61,15 @@ def test_cmake_finds_the_installed_package(root, tmp_path):
         assert ran.returncode == 0, ran.stdout + ran.stderr
     ran = subprocess.run([str(tmp_path / "c_api")], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_python_of_the_readme_runs_as_written(root, tmp_path):
+    """One block after the other, as a reader would paste them."""
+    for package in ("torch", "jax"):
+        pytest.importorskip(package)
+    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 4
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+    assert ran.returncode == 0, ran.stderr

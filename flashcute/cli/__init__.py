@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
+import flashcute
+
 __all__ = ["main"]
+
+_USAGE = 2  # argparse's own code; 1 is a miss of `check`
+_INTERRUPTED = 130  # a shell's codes for a program that SIGINT or SIGPIPE ended
+_BROKEN_PIPE = 141
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 100):
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, given {text!r}")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="flashcute", description="Exact attention on GPUs and CPUs.")
+    parser.add_argument("--version", action="version", version=f"flashcute {flashcute.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     check = commands.add_parser(
@@ -22,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: a GPU where there is one"
     )
     check.add_argument("--quick", action="store_true", help="a few small problems only")
-    check.add_argument("--seed", type=int, help="of the random inputs; fresh ones are drawn without it")
+    check.add_argument("--seed", type=_seed, help="of the random inputs; fresh ones are drawn without it")
     check.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
     info = commands.add_parser(
@@ -35,10 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; the return value is the exit code."""
+def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
-    # The commands import rich and the library, which `--help` and a mistyped command can do without.
+    # The commands import rich, which `--help` and a mistyped command can do without.
     if arguments.command == "check":
         from flashcute.cli import check
 
@@ -46,3 +60,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     from flashcute.cli import info
 
     return info.run(arguments.json)
+
+
+def _give_up_output() -> None:
+    """Lets the interpreter's last flush, of what could not be written, succeed."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the return value is the exit code."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        _give_up_output()
+        return _BROKEN_PIPE
+    except OSError as error:
+        _give_up_output()
+        print(f"flashcute: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return _USAGE
+    except flashcute.Error as error:
+        print(f"flashcute: {error}", file=sys.stderr)
+        return _USAGE
+    except KeyboardInterrupt:
+        return _INTERRUPTED

@@ -36,9 +36,9 @@ class Case:
 
         return f"{self.batch} x {pair(self.heads)} x {self.seq[0]} x {self.seq[1]} x {pair(self.head_dim)}"
 
-    def feature_text(self) -> str:
+    def feature_text(self, *, of_heads: bool = True) -> str:
+        """What the problem has beyond q, k and v; without the kind of heads, which the shape shows too, if need be."""
         names = {
-            "mask": "key mask",
             "dense_mask": "pair mask",
             "alibi_slopes": "ALiBi",
             "seqused_k": "seqused",
@@ -57,7 +57,7 @@ class Case:
             elif name != "seed":
                 words.append(f"{name.removesuffix('_p')} {value:g}")
         words += [names.get(name, name) for name in self.tensors]
-        if self.heads[0] != self.heads[1]:
+        if of_heads and self.heads[0] != self.heads[1]:
             words.append("multi-query" if self.heads[1] == 1 else "grouped heads")
         return ", ".join(words) or "full"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 import flashcute
@@ -55,8 +55,9 @@ def run(device: str, quick: bool, seed: int | None, as_json: bool) -> int:
     facts = info_command.collect()
     chosen = _choose(device, facts)
     if isinstance(chosen, str):
-        screen.console(stderr=True).print(f"flashcute check: {chosen}", style="red")
-        screen.print_notes(screen.console(stderr=True), facts["notes"])
+        to = screen.console(stderr=True)
+        screen.say(to, f"flashcute check: {chosen}", "red")
+        screen.print_notes(to, facts["notes"])
         return 2
 
     todo = cases("cpu" if chosen["type"] == "cpu" else "cuda", quick)
@@ -83,7 +84,8 @@ def _choose(device: str, facts: dict[str, Any]) -> dict[str, Any] | str:
 def _run_all(device: str, todo: Sequence[Case], seed: int) -> list[Outcome]:
     outcomes = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=screen.console(stderr=True), transient=True) as progress:
+    to = screen.console(stderr=True)
+    with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as progress:
         task = progress.add_task("comparing with float64", total=len(todo))
         for index, case in enumerate(todo):
             outcomes.append(_run_case(device, case, np.random.default_rng([seed, index])))
@@ -100,6 +102,8 @@ def _run_case(device: str, case: Case, random: np.random.Generator) -> Outcome:
     except flashcute.NotImplementedByKernelError as error:
         return Outcome(case, "no kernel", str(error))
     except flashcute.Error as error:
+        if "FLASHCUTE_" in str(error):  # a bad environment variable, which is no fault of the case
+            raise
         return Outcome(case, "ERROR", str(error))
 
 
@@ -220,42 +224,88 @@ def _print(
 ) -> None:
     label = screen.device_label(device)
     name = f"{facts['cpu']['isa']}, {facts['cpu']['threads']} threads" if label == "cpu" else device["name"]
-    table = Table(
-        title=f"flashcute {facts['version']} on {label} ({name}), seed {seed}",
-        caption="shape: batch x heads (of q/of k, v) x length of q x length of k, v x head dim (of q, k/of v). "
+    screen.say(to, f"flashcute {facts['version']} on device {label} ({name}), seed {seed}", "bold")
+    to.print()
+    _print_table(to, outcomes)
+    to.print()
+    screen.say(
+        to,
+        "shape: batch x heads (of q/of k, v) x length of q x length of k, v x head dim (of q, k/of v). "
         "error: the largest, as a part of what is allowed.",
-        title_justify="left",
-        caption_justify="left",
+        "dim",
     )
-    for heading in ("shape", "dtype", "features", "device", "kernel"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("time", "TFLOP/s", "error"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for outcome in outcomes:
-        case = outcome.case
-        ran = outcome.verdict in ("pass", "MISS")
-        table.add_row(
-            case.shape_text(),
-            case.dtype,
-            case.feature_text(),
-            label,
-            outcome.kernel,
-            _time_text(outcome.seconds) if ran else "",
-            f"{outcome.tflops:.3g}" if ran else "",
-            f"{outcome.error / outcome.allowed:.0%}" if ran and outcome.allowed else "",
-            Text(outcome.verdict, style=_STYLE[outcome.verdict]),
-        )
-    to.print(table)
     for outcome in outcomes:
         if outcome.failed:
             case = outcome.case
-            to.print(f"{case.shape_text()} {case.dtype} {case.feature_text()}: {outcome.message}", style="red")
+            screen.say(to, f"{case.shape_text()} {case.dtype} {case.feature_text()}: {outcome.message}", "red")
     screen.print_notes(to, facts["notes"])
     if label == "cpu" and screen.why_no_gpu(facts):
-        to.print(f"No GPU was used: {screen.why_no_gpu(facts)}.", style="dim")
+        screen.say(to, f"No GPU was used: {screen.why_no_gpu(facts)}.", "dim")
     failed = any(outcome.failed for outcome in outcomes)
-    to.print(f"{_summary(outcomes)} in {seconds:.0f} s", style="bold red" if failed else "bold green")
+    screen.say(to, f"{_summary(outcomes)} in {seconds:.0f} s", "bold red" if failed else "bold green")
+
+
+_NUMBERS = ("time", "TFLOP/s", "error")
+_COLUMNS = ("shape", "dtype", "features", "kernel", *_NUMBERS, "verdict")
+
+
+def _print_table(to: Console, outcomes: Sequence[Outcome]) -> None:
+    """Two lines for each outcome at most, with no word broken: a table, or pairs of lines on a narrow console."""
+    rows = [_cells(outcome) for outcome in outcomes]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in _COLUMNS}
+    room = to.width - sum(widths.values()) + widths["features"] - screen.GAP * (len(_COLUMNS) - 1)
+    if all(_lines(row["features"], room) <= 2 for row in rows):
+        _print_wide(to, outcomes, rows)
+    else:
+        _print_narrow(to, outcomes, rows, widths)
+
+
+def _print_wide(to: Console, outcomes: Sequence[Outcome], rows: Sequence[dict[str, str]]) -> None:
+    table = screen.empty_table(to)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "features")
+    for outcome, row in zip(outcomes, rows, strict=True):
+        cells = [screen.plain(to, row[name]) for name in _COLUMNS[:-1]]
+        table.add_row(*cells, Text(row["verdict"], style=_STYLE[outcome.verdict]))
+    to.print(table)
+
+
+def _print_narrow(
+    to: Console, outcomes: Sequence[Outcome], rows: Sequence[dict[str, str]], widths: dict[str, int]
+) -> None:
+    gap = " " * screen.GAP
+
+    def line(row: dict[str, str], style: str) -> Text:
+        cells = [f"{row[name]:<{widths[name]}}" for name in ("shape", "dtype")]
+        cells += [f"{row[name]:>{widths[name]}}" for name in _NUMBERS]
+        return Text(screen.plain(to, gap.join([*cells, ""]))) + Text(row["verdict"], style=style)
+
+    heading = line({name: name for name in _COLUMNS}, "")
+    to.print(heading, style="bold")
+    to.print(f"{gap}kernel{gap}features", style="bold")
+    to.print(("-" if to.options.ascii_only else "─") * min(to.width, len(heading) + 2))
+    for outcome, row in zip(outcomes, rows, strict=True):
+        to.print(line(row, _STYLE[outcome.verdict]))
+        to.print(gap + gap.join(text for text in (row["kernel"], outcome.case.feature_text(of_heads=False)) if text))
+
+
+def _lines(text: str, width: int) -> int:
+    return len(textwrap.wrap(text, width, break_long_words=False)) if width >= 12 else len(text)
+
+
+def _cells(outcome: Outcome) -> dict[str, str]:
+    case = outcome.case
+    ran = outcome.verdict in ("pass", "MISS")
+    return {
+        "shape": case.shape_text(),
+        "dtype": case.dtype,
+        "features": case.feature_text(),
+        "kernel": outcome.kernel,
+        "time": _time_text(outcome.seconds) if ran else "",
+        "TFLOP/s": f"{outcome.tflops:.3g}" if ran else "",
+        "error": f"{outcome.error / outcome.allowed:.0%}" if ran and outcome.allowed else "",
+        "verdict": outcome.verdict,
+    }
 
 
 def _time_text(seconds: float) -> str:

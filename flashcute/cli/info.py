@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 import flashcute
 from flashcute import _core
@@ -38,66 +37,95 @@ def run(as_json: bool) -> int:
     return 0
 
 
-def _print_build(console: Console, info: dict[str, Any]) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+def _print_build(to: Console, info: dict[str, Any]) -> None:
     build = info["build"]
-    table.add_row("flashcute", info["version"])
-    table.add_row("compiler", f"{build['compiler']}, {build['type']}")
-    table.add_row("CUDA build", build["cuda_description"])
-    table.add_row("CPU", f"{info['cpu']['isa']}, {info['cpu']['threads']} threads")
     count, why = info["gpu"]["count"], screen.why_no_gpu(info)
-    table.add_row("GPUs", f"{count} ({why})" if why else str(count))
-    table.add_row("library", info["python"]["library"])
-    table.add_row("headers", info["python"]["include"])
-    table.add_row("CMake package", info["python"]["cmake_dir"])
-    console.print(table)
+    facts = {
+        "flashcute": info["version"],
+        "compiler": f"{build['compiler']}, {build['type']}",
+        "CUDA build": build["cuda_description"],
+        "CPU": f"{info['cpu']['isa']}, {info['cpu']['threads']} threads",
+        "GPUs": f"{count}: {why}" if why else str(count),
+    }
+    to.print(screen.table(to, ("", ""), [(f"{name:<13}", fact) for name, fact in facts.items()]))
+    # On a line each, however long: paths are there to be copied.
+    for name, path in (("library", "library"), ("headers", "include"), ("CMake package", "cmake_dir")):
+        to.print(screen.plain(to, f"{name:<13}  {info['python'][path]}"), soft_wrap=True)
 
 
-def _print_devices(console: Console, info: dict[str, Any]) -> None:
-    table = Table(title="Devices", title_justify="left", title_style="bold")
-    for heading in ("device", "name", "capability", "SMs", "shared memory", "L2", "usable"):
-        table.add_column(heading, overflow="fold")
+def _print_devices(to: Console, info: dict[str, Any]) -> None:
+    rows = []
     for device in info["devices"]:
         gpu = device["type"] != "cpu"
-        table.add_row(
-            screen.device_label(device),
-            device["name"],
-            device["capability"] if gpu else "",
-            str(device["multiprocessors"]) if gpu else "",
-            f"{device['shared_memory_per_block'] / 1024:.0f} KiB" if gpu else "",
-            f"{device['l2_bytes'] / 2**20:.0f} MiB" if gpu else "",
-            "yes" if device["usable"] else screen.without_argument(device["reason"]),
+        rows.append(
+            (
+                screen.device_label(device),
+                "yes" if device["usable"] else "no, see below",
+                device["name"],
+                device["capability"] if gpu else "",
+                str(device["multiprocessors"]) if gpu else "",
+                f"{device['shared_memory_per_block'] / 1024:.0f} KiB" if gpu else "",
+                f"{device['l2_bytes'] / 2**20:.0f} MiB" if gpu else "",
+            )
         )
-    console.print(table)
+    headings = ("device", "usable", "name", "capability", "SMs", "shared memory", "L2")
+    to.print()
+    to.print(screen.table(to, headings, rows))
 
 
-def _print_kernels(console: Console, info: dict[str, Any]) -> None:
-    """One line for each kernel; on which devices of its type it runs, and why not on the others."""
-    kinds = {kernel["name"]: kernel["device"] for kernel in info["kernels"]}
-    answers: dict[str, list[str]] = {}
-    for device in info["devices"]:
-        for kernel in device["kernels"]:
-            if kinds[kernel["name"]] != device["type"]:
-                continue
-            answer = "runs" if kernel["can_run"] else kernel["reason"]
-            answers.setdefault(kernel["name"], []).append(f"{screen.device_label(device)}: {answer}")
-    table = Table(title="Kernels", title_justify="left", title_style="bold")
-    for heading in ("kernel", "dtype", "head dim", "mask", "tile", "stages", "threads", "shared memory"):
-        table.add_column(heading, justify="left", no_wrap=True)
-    table.add_column("here", overflow="fold")
+def _print_kernels(to: Console, info: dict[str, Any]) -> None:
+    """One line for each kernel; on which devices of its type it runs, and below the table why not on the others."""
+    answers, reasons = _answers(info)
+    rows = []
     for kernel in info["kernels"]:
         gpu = kernel["device"] != "cpu"
-        table.add_row(
-            kernel["name"],
-            kernel["dtype"],
-            f"to {kernel['head_dim']}",
-            kernel["mask_class"],
-            f"{kernel['block_m']}x{kernel['block_n']}" if kernel["block_m"] else "by plan",
-            str(kernel["stages"]) if gpu else "",
-            str(kernel["threads"]) if gpu else "",
-            f"{kernel['shared_memory'] / 1024:.0f} KiB" if gpu else "",
-            "\n".join(answers.get(kernel["name"], ["no GPU here"])),
+        rows.append(
+            (
+                kernel["name"],
+                answers.get(kernel["name"], "no GPU here"),
+                f"to {kernel['head_dim']}",
+                f"{kernel['block_m']}x{kernel['block_n']}" if kernel["block_m"] else "by plan",
+                kernel["dtype"],
+                kernel["mask_class"],
+                str(kernel["stages"]) if gpu else "",
+                str(kernel["threads"]) if gpu else "",
+                f"{kernel['shared_memory'] / 1024:.0f} KiB" if gpu else "",
+            )
         )
-    console.print(table)
+    headings = ("kernel", "here", "head dim", "tile", "dtype", "mask", "stages", "threads", "shared memory")
+    to.print()
+    to.print(screen.table(to, headings, rows))
+    for number, reason in enumerate(reasons, 1):
+        screen.say(to, f"({number}) {reason}")
+
+
+def _answers(info: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """For each kernel with a device of its type "runs on cuda:0" or "not on cuda:1 (2)"; and the numbered reasons."""
+    kinds = {kernel["name"]: kernel["device"] for kernel in info["kernels"]}
+    reasons: list[str] = []
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for device in info["devices"]:
+        for kernel in device["kernels"]:
+            if kinds[kernel["name"]] == device["type"]:
+                reason = "" if kernel["can_run"] else screen.without_argument(kernel["reason"])
+                found.setdefault(kernel["name"], {}).setdefault(reason, []).append(device)
+    answers = {}
+    for name, by_reason in found.items():
+        lines = []
+        for reason, devices in by_reason.items():
+            if reason and reason not in reasons:
+                reasons.append(reason)
+            answer = f"not on {{}} ({reasons.index(reason) + 1})" if reason else "runs on {}"
+            lines.append(answer.format(_labels(devices)))
+        answers[name] = "\n".join(lines)
+    return answers, reasons
+
+
+def _labels(devices: list[dict[str, Any]]) -> str:
+    """ "cuda:0", "cuda:0-7" or "cuda:0,2": the devices' names, which are of one type."""
+    first, numbers = screen.device_label(devices[0]), [device["id"] for device in devices]
+    if len(numbers) == 1:
+        return first
+    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{first}-{numbers[-1]}"
+    return f"cuda:{','.join(map(str, numbers))}"

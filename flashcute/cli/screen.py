@@ -2,19 +2,77 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
+
+_PIPED_COLUMNS = 160
+_LINES = "    \n    \n ── \n    \n    \n    \n    \n    \n"  # in rich's notation
+GAP = 2  # blanks between the columns of a table
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """rich would exit with 1, which is the code of a miss: flashcute.cli.main knows better."""
+        raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; where there is none (a file, a pipe) wide enough to cut nothing."""
+    """A console of COLUMNS columns, or as wide as the terminal; a file or pipe is wide enough to cut little."""
     stream = sys.stderr if stderr else sys.stdout
-    width = shutil.get_terminal_size().columns if stream.isatty() else 160
-    return Console(stderr=stderr, width=width, highlight=False, markup=False)
+    return _Console(stderr=stderr, width=_columns(stream), highlight=False, markup=False, emoji=False)
+
+
+def _columns(stream: Any) -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and 0 < int(columns) < 10000:
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _PIPED_COLUMNS
+    except (AttributeError, OSError, ValueError):
+        return _PIPED_COLUMNS
+
+
+def plain(to: Console, text: str) -> str:
+    """The text, spelled in ASCII where the console can show nothing else."""
+    return text.replace("µ", "u").encode("ascii", "replace").decode() if to.options.ascii_only else text
+
+
+def say(to: Console, sentence: str, style: str = "") -> None:
+    """A sentence, folded where the console's width is someone's choice, on one line for other pipes and files."""
+    folded = to.is_terminal or bool(os.environ.get("COLUMNS"))
+    to.print(plain(to, sentence), style=style, soft_wrap=not folded)
+
+
+def empty_table(to: Console) -> Table:
+    """No lines but one under the headings."""
+    lines = box.Box(_LINES.replace("─", "-"), ascii=True) if to.options.ascii_only else box.Box(_LINES)
+    return Table(box=lines, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+
+
+def table(to: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Columns in order of importance, under a heading each or all under none.
+
+    Empty ones are left out, and the last ones where the console is too narrow.
+    """
+    shown = [i for i in range(len(headings)) if any(row[i] for row in rows)]
+    widths = {i: max(cell_len(line) for row in [headings, *rows] for line in row[i].split("\n")) for i in shown}
+    while len(shown) > 2 and sum(widths[i] for i in shown) + GAP * (len(shown) - 1) > to.width:
+        shown.pop()
+    made = empty_table(to)
+    made.show_header = any(headings)
+    for i in shown:
+        made.add_column(headings[i], overflow="fold")
+    for row in rows:
+        made.add_row(*(plain(to, row[i]) for i in shown))
+    return made
 
 
 def device_label(device: dict[str, Any]) -> str:
@@ -51,4 +109,4 @@ def notes(info: dict[str, Any]) -> list[str]:
 
 def print_notes(to: Console, sentences: list[str]) -> None:
     for sentence in sentences:
-        to.print(f"Note: {sentence}", style="yellow")
+        say(to, f"Note: {sentence}", "yellow")

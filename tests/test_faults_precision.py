@@ -9,8 +9,8 @@ from support import compute
 
 KNOWN = pytest.mark.xfail(
     strict=False,
-    reason="sm80 keeps the first tile's reference: a dominating weight w > 1 met later is rounded to bfloat16 in P but not "
-    "in the row's sum, up to 2^-8 of the output (docs/perf-log.md)",
+    reason="sm80 keeps the first tile's reference: a dominating weight w > 1 met later is rounded to bfloat16 in P but "
+    "not in the row's sum, up to 2^-8 of the output (docs/perf-log.md)",
 )
 
 

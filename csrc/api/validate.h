@@ -60,8 +60,8 @@ struct RunContract {
   };
   Pointer lse, dense_mask, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, dropout_state;
   Pointer key_mask;
-  // What a run's pointers reach. Dense: every byte of [0, bytes) belongs to the tensor, so two dense ranges that overlap
-  // share an element, while views that interleave may well not.
+  // What a run's pointers reach. Dense: every byte of [0, bytes) belongs to the tensor, so two dense ranges that
+  // overlap share an element, while views that interleave may well not.
   struct Extent {
     size_t bytes = 0;  // 0: no elements, so that the pointer may be null
     bool dense = false;

@@ -80,8 +80,12 @@ std::string why_unusable(DeviceFacts& facts) {
     return "";
   } catch (const Error& error) {
     const std::string reason = error.what();
-    const size_t argument = reason.rfind('(', 0) == 0 ? reason.find("): ") : std::string::npos;  // of no call here
-    return argument == std::string::npos ? reason : reason.substr(argument + 3);
+    // No call was made here, so neither its argument nor what was expected of it are of interest.
+    for (const std::string& lead : {"given " + std::to_string(facts.id) + ": ", std::string("): ")}) {
+      const size_t at = reason.find(lead);
+      if (reason.rfind('(', 0) == 0 && at != std::string::npos) return reason.substr(at + lead.size());
+    }
+    return reason;
   }
 }
 

@@ -27,8 +27,7 @@ DeviceFacts read_facts(int id) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();
-    throw_not_found(std::to_string(id) + " where there is no NVIDIA driver that can open one (" +
-                    cudaGetErrorString(error) + ")");
+    throw_not_found(std::to_string(id) + ": no NVIDIA driver that can open one (" + cudaGetErrorString(error) + ")");
   }
   if (id < 0 || id >= count) {
     throw_not_found(std::to_string(id) + ": no such device, there are " + std::to_string(count));

@@ -23,7 +23,6 @@ struct Bf16Kernel {
   static constexpr int kPair = 2;
   static constexpr int kStep = 32;
   static constexpr bool kPrecise = false;  // the weights become bfloat16
-  static constexpr bool kScaledQueries = false;
 
   FC_INLINE Vec dot(Vec a, Vec b, Vec c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
@@ -34,7 +33,7 @@ struct Bf16Kernel {
     return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1u), p);
   }
 
-  static void pack_queries_row(const BF16* q, int64_t head_dim, float, float* packed) {
+  static void pack_queries_row(const BF16* q, int64_t head_dim, float* packed) {
     for (int64_t c = 0; c < head_dim; c += 32) {
       const int64_t n = head_dim - c;
       const int pairs = n >= 32 ? 16 : static_cast<int>((n + 1) / 2);

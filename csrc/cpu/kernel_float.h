@@ -22,17 +22,15 @@ struct FloatKernel {
   static constexpr int kPair = 1;         // channels or keys in one packed word
   static constexpr int kStep = kLanes;    // keys that the softmax takes at a time
   static constexpr bool kPrecise = true;  // exp2 to float32's precision
-  static constexpr bool kScaledQueries = true;
 
   FC_INLINE Vec dot(Vec a, Vec b, Vec c) { return Simd::fma(a, b, c); }
 
-  static void pack_queries_row(const Element* q, int64_t head_dim, float factor, float* packed) {
-    const Vec scale = Simd::set1(factor);
+  static void pack_queries_row(const Element* q, int64_t head_dim, float* packed) {
     int64_t c = 0;
-    for (; c + kLanes <= head_dim; c += kLanes) Simd::store(packed + c, Simd::mul(Simd::load(q + c), scale));
+    for (; c + kLanes <= head_dim; c += kLanes) Simd::store(packed + c, Simd::load(q + c));
     if (c < head_dim) {
       const int n = static_cast<int>(head_dim - c);
-      Simd::store(packed + c, Simd::mul(Simd::load(q + c, n), scale), n);
+      Simd::store(packed + c, Simd::load(q + c, n), n);
     }
   }
 

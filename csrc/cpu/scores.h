@@ -109,10 +109,12 @@ struct Scores {
   static void transform(float* s, int begin, int end, float factor, float softcap_log2, const float* addend) {
     const Vec f = Simd::set1(factor), cap = Simd::set1(softcap_log2);
     for (int j = begin; j < end; j += K::kLanes) {
-      Vec x = Simd::mul(Simd::load(s + j), f);
-      if (softcap_log2 != 0) x = Simd::mul(tanh(x), cap);
-      if (addend) x = Simd::add_or_hide(x, Simd::load(addend + j));
-      Simd::store(s + j, x);
+      Vec x = Simd::load(s + j), last = f;  // x * last is the score
+      if (softcap_log2 != 0) {
+        x = tanh(Simd::mul(x, f));
+        last = cap;
+      }
+      Simd::store(s + j, addend ? Simd::fma_or_hide(x, last, Simd::load(addend + j)) : Simd::mul(x, last));
     }
   }
 

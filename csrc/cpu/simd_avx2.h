@@ -40,9 +40,9 @@ struct Avx2 {
   FC_INLINE Vec select_less(Vec a, Vec b, Vec x, Vec y) {
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
   }
-  FC_INLINE Vec add_or_hide(Vec s, Vec addend) {
+  FC_INLINE Vec fma_or_hide(Vec s, Vec factor, Vec addend) {
     const Vec hidden = _mm256_cmp_ps(addend, _mm256_set1_ps(-__builtin_inff()), _CMP_EQ_OQ);
-    return _mm256_blendv_ps(_mm256_add_ps(s, addend), addend, hidden);
+    return _mm256_blendv_ps(_mm256_fmadd_ps(s, factor, addend), addend, hidden);
   }
   FC_INLINE Vec keep_range(Vec s, int64_t lo, int64_t hi) {
     const int a = lo < 0 ? 0 : lo > 8 ? 8 : static_cast<int>(lo);

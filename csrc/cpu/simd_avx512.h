@@ -33,10 +33,10 @@ struct Avx512 {
   FC_INLINE Vec select_less(Vec a, Vec b, Vec x, Vec y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
   }
-  // addend == -inf ? -inf : s + addend
-  FC_INLINE Vec add_or_hide(Vec s, Vec addend) {
+  // addend == -inf ? -inf : s * factor + addend
+  FC_INLINE Vec fma_or_hide(Vec s, Vec factor, Vec addend) {
     const __mmask16 hidden = _mm512_cmp_ps_mask(addend, _mm512_set1_ps(-__builtin_inff()), _CMP_EQ_OQ);
-    return _mm512_mask_mov_ps(_mm512_add_ps(s, addend), hidden, addend);
+    return _mm512_mask_mov_ps(_mm512_fmadd_ps(s, factor, addend), hidden, addend);
   }
   // Lanes lo <= lane < hi keep s, the others become -inf.
   FC_INLINE Vec keep_range(Vec s, int64_t lo, int64_t hi) {

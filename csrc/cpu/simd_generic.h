@@ -37,7 +37,9 @@ struct Generic {
   FC_INLINE float reduce_add(Vec a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 
   FC_INLINE Vec select_less(Vec a, Vec b, Vec x, Vec y) { return select(a < b, x, y); }
-  FC_INLINE Vec add_or_hide(Vec s, Vec addend) { return select(addend == set1(-__builtin_inff()), addend, s + addend); }
+  FC_INLINE Vec fma_or_hide(Vec s, Vec factor, Vec addend) {
+    return select(addend == set1(-__builtin_inff()), addend, s * factor + addend);
+  }
   FC_INLINE Vec keep_range(Vec s, int64_t lo, int64_t hi) {
     const float hidden = -__builtin_inff();
     for (int i = 0; i < 4; ++i) {

@@ -114,10 +114,10 @@ struct Softmax {
   static void strip(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
                     const Strip& strip) {
     const bool row_terms = Scores<K>::has_row_terms(job);
-    const float product_factor = K::kScaledQueries ? 1.0f : job.score_factor;
-    // With a positive factor and nothing between product and softmax, the factor can wait for the exponential.
-    const bool general = row_terms || tile.some_hidden || job.softcap_log2 != 0 || !(product_factor > 0);
-    const float factor = general ? 1.0f : product_factor;
+    // With a positive factor and nothing between product and softmax, the factor waits for the exponential: one
+    // rounding less than on the scores, and none on the queries.
+    const bool general = row_terms || tile.some_hidden || job.softcap_log2 != 0 || !(job.score_factor > 0);
+    const float factor = general ? 1.0f : job.score_factor;
 
     float reference[K::kStrip + kLanes];
     float shrink[K::kStrip + kLanes];
@@ -125,7 +125,7 @@ struct Softmax {
       const float before = scratch.m[strip.first + r];
       float after = before;
       if (!strip.ranges[r].empty()) {
-        if (general) finish_scores(job, unit, scratch, tile, strip, r, product_factor);
+        if (general) finish_scores(job, unit, scratch, tile, strip, r);
         hide_edges(strip.row(r), strip.ranges[r]);
         const float top = largest(strip.row(r), step_down(strip.ranges[r].lo), step_up(strip.ranges[r].hi)) * factor;
         if (top > before) after = top;
@@ -146,7 +146,7 @@ struct Softmax {
  private:
   // Softcap, bias, ALiBi and masks on one row.
   static void finish_scores(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
-                            const Strip& strip, int r, float product_factor) {
+                            const Strip& strip, int r) {
     const int begin = step_down(strip.ranges[r].lo), end = step_up(strip.ranges[r].hi);
     const float* addend = tile.some_hidden ? scratch.key_addend : nullptr;
     if (Scores<K>::has_row_terms(job)) {
@@ -156,7 +156,7 @@ struct Softmax {
                            n, tile.some_hidden ? scratch.hidden + begin : nullptr, scratch.addend + begin);
       addend = scratch.addend;
     }
-    Scores<K>::transform(strip.row(r), begin, end, product_factor, job.softcap_log2, addend);
+    Scores<K>::transform(strip.row(r), begin, end, job.score_factor, job.softcap_log2, addend);
   }
 
   // Turns the scores of one row into weights, over all keys of the strip.

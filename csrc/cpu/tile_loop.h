@@ -55,8 +55,7 @@ class TileLoop {
     int64_t i = unit_.first_row / job_.group, g = unit_.first_row % job_.group;
     const Element* q = static_cast<const Element*>(unit_.q);
     for (int64_t r = 0; r < unit_.rows; ++r) {
-      K::pack_queries_row(q + g * job_.q_head + i * job_.q_row, job_.head_dim, job_.score_factor,
-                          scratch_.q + r * scratch_.q_stride);
+      K::pack_queries_row(q + g * job_.q_head + i * job_.q_row, job_.head_dim, scratch_.q + r * scratch_.q_stride);
       int64_t lo = job_.left_bounded ? i + diagonal - left : 0;
       int64_t hi = job_.right_bounded ? i + diagonal + right + 1 : unit_.len_k;
       lo = lo < 0 ? 0 : lo > unit_.len_k ? unit_.len_k : lo;

@@ -28,14 +28,13 @@ struct Gemm {
     }
   }
 
-  // Depth that one chain of additions may have: two short chains round less than a long one. Longer heads are split
-  // into pieces of half of it.
-  static constexpr int64_t kChain = 128;
+  // How much of a head's depth one chain of additions takes: two short chains round less than a long one.
+  FC_INLINE int64_t chain(int64_t depth) { return depth <= 128 ? depth : depth <= 256 ? 64 : 32; }
 
   // c = a * b
   template <int R, int V>
   static void product(const float* a, int64_t lda, const float* b, int64_t count, float* c, int64_t ldc) {
-    const int64_t piece = count <= kChain ? count : kChain / 2;
+    const int64_t piece = chain(count);
     for (int64_t k = 0; k < count; k += piece) {
       Vec acc[R][V];
       for (int r = 0; r < R; ++r) {

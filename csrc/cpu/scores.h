@@ -105,16 +105,20 @@ struct Scores {
     return Simd::select_less(magnitude, Simd::set1(0.625f), small, signed_large);
   }
 
-  // s = softcap(s * factor) + addend over whole vectors; addend may be null.
-  static void transform(float* s, int begin, int end, float factor, float softcap_log2, const float* addend) {
-    const Vec f = Simd::set1(factor), cap = Simd::set1(softcap_log2);
+  // s = tanh(s * factor) over whole vectors.
+  static void bend(float* s, int begin, int end, float factor) {
+    const Vec f = Simd::set1(factor);
+    for (int j = begin; j < end; j += K::kLanes) Simd::store(s + j, tanh(Simd::mul(Simd::load(s + j), f)));
+  }
+
+  // to = from * factor + addend - center over whole vectors; addend may be null.
+  static void transform(const float* from, float* to, int begin, int end, float factor, const float* addend,
+                        float center) {
+    const Vec f = Simd::set1(factor), c = Simd::set1(center), minus = Simd::set1(-center);
     for (int j = begin; j < end; j += K::kLanes) {
-      Vec x = Simd::load(s + j), last = f;  // x * last is the score
-      if (softcap_log2 != 0) {
-        x = tanh(Simd::mul(x, f));
-        last = cap;
-      }
-      Simd::store(s + j, addend ? Simd::fma_or_hide(x, last, Simd::load(addend + j)) : Simd::mul(x, last));
+      const Vec x = Simd::load(from + j);
+      Simd::store(to + j,
+                  addend ? Simd::fma_or_hide(x, f, Simd::sub(Simd::load(addend + j), c)) : Simd::fma(x, f, minus));
     }
   }
 

@@ -24,6 +24,7 @@ struct Scratch {
   float* correction;  // (kStrips * strip) by which earlier sums shrink
   uint32_t* seen;     // (kStrips * strip, kBlocks) visible keys, kept where a value is not finite
   float* addend;      // (kBlockN) of one row
+  float* products;    // (kBlockN) of one row, before what is added to them
   float* key_addend;  // (kBlockN) of the key mask
   float* keep;        // (kBlockN) dropout of one row
   bool* hidden;       // (kBlockN) by the key mask
@@ -55,6 +56,7 @@ struct Scratch {
     take(s.correction, held + K::kLanes);
     take(s.seen, held * kBlocks);
     take(s.addend, K::kBlockN);
+    take(s.products, K::kBlockN);
     take(s.key_addend, K::kBlockN);
     take(s.keep, K::kBlockN);
     take(s.hidden, K::kBlockN);

@@ -119,16 +119,21 @@ struct Softmax {
     const bool general = row_terms || tile.some_hidden || job.softcap_log2 != 0 || !(job.score_factor > 0);
     const float factor = general ? 1.0f : job.score_factor;
 
+    float center[K::kStrip];  // what the scores of a row were moved by
     float reference[K::kStrip + kLanes];
     float shrink[K::kStrip + kLanes];
     for (int r = 0; r < strip.rows; ++r) {
       const float before = scratch.m[strip.first + r];
       float after = before;
+      center[r] = 0.0f;
       if (!strip.ranges[r].empty()) {
-        if (general) finish_scores(job, unit, scratch, tile, strip, r);
-        hide_edges(strip.row(r), strip.ranges[r]);
+        if (general) {
+          center[r] = finish_scores(job, unit, scratch, tile, strip, r);
+        } else {
+          hide_edges(strip.row(r), strip.ranges[r]);
+        }
         const float top = largest(strip.row(r), step_down(strip.ranges[r].lo), step_up(strip.ranges[r].hi)) * factor;
-        if (top > before) after = top;
+        if (top + center[r] > before) after = top + center[r];
         scratch.m[strip.first + r] = after;
       }
       reference[r] = after == -__builtin_inff() ? 0.0f : after;
@@ -139,14 +144,16 @@ struct Softmax {
     }
     for (int r = 0; r < strip.rows; ++r) {
       if (strip.ranges[r].empty()) strip.correction[r] = 1.0f;
-      weigh_row(job, unit, scratch, tile, strip, r, factor, reference[r]);
+      weigh_row(job, unit, scratch, tile, strip, r, factor, reference[r] - center[r]);
     }
   }
 
  private:
-  // Softcap, bias, ALiBi and masks on one row.
-  static void finish_scores(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
-                            const Strip& strip, int r) {
+  // Softcap, bias, ALiBi, masks and edges on one row. Returns what the scores were moved by: float32's products are
+  // added to once more with the row's maximum taken off first, since a score near 100 carries a rounding that its
+  // weight shows.
+  static float finish_scores(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
+                             const Strip& strip, int r) {
     const int begin = step_down(strip.ranges[r].lo), end = step_up(strip.ranges[r].hi);
     const float* addend = tile.some_hidden ? scratch.key_addend : nullptr;
     if (Scores<K>::has_row_terms(job)) {
@@ -156,7 +163,23 @@ struct Softmax {
                            n, tile.some_hidden ? scratch.hidden + begin : nullptr, scratch.addend + begin);
       addend = scratch.addend;
     }
-    Scores<K>::transform(strip.row(r), begin, end, job.score_factor, job.softcap_log2, addend);
+    float* row = strip.row(r);
+    float factor = job.score_factor;
+    if (job.softcap_log2 != 0) {
+      Scores<K>::bend(row, begin, end, factor);
+      factor = job.softcap_log2;
+    }
+    if (K::kPrecise) {
+      for (int j = begin; j < end; ++j) scratch.products[j] = row[j];
+    }
+    Scores<K>::transform(row, row, begin, end, factor, addend, 0.0f);
+    hide_edges(row, strip.ranges[r]);
+    if (!K::kPrecise) return 0.0f;
+    const float top = largest(row, begin, end);
+    if (!(top > -__builtin_inff() && top < __builtin_inff())) return 0.0f;
+    Scores<K>::transform(scratch.products, row, begin, end, factor, addend, top);
+    hide_edges(row, strip.ranges[r]);
+    return top;
   }
 
   // Turns the scores of one row into weights, over all keys of the strip.

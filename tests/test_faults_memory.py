@@ -111,7 +111,9 @@ def test_forward_mode_tangents_are_not_lost(qkv):
         dual = forward_ad.make_dual(qkv[0], torch.ones_like(qkv[0]))
         with pytest.raises(flashcute.NotImplementedByKernelError, match=r"\(q\).*forward-mode"):
             flashcute.attention(dual, *qkv[1:])
-        flashcute.attention(*qkv)
+        expected = flashcute.attention(*qkv)
+        leaf = qkv[0].clone().requires_grad_()  # grad mode is off, so this asks for nothing
+        assert torch.equal(flashcute.attention(leaf, *qkv[1:]), expected)
 
 
 def test_lazily_negated_values_are_read_as_what_they_are():

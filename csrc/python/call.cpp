@@ -23,10 +23,6 @@ void* data_of(const Tensor& tensor) {
   return tensor.present() ? tensor.view.data : nullptr;
 }
 
-}  // namespace
-
-namespace {
-
 // The tangent of a dual tensor would be lost as silently as a gradient, and grad mode does not switch it off.
 bool in_forward_ad() {
   static PyObject* forward_ad = nullptr;
@@ -42,26 +38,31 @@ bool has_tangent(PyObject* x) {
   return !nb::object(dual.attr("tangent")).is_none();
 }
 
+bool in_grad_mode() {
+  static PyObject* is_grad_enabled = nullptr;
+  if (!is_grad_enabled) {
+    is_grad_enabled = nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
+  }
+  const nb::object enabled = nb::steal(PyObject_CallNoArgs(is_grad_enabled));
+  if (!enabled.is_valid()) throw nb::python_error();
+  return enabled.ptr() != Py_False;
+}
+
 }  // namespace
 
 void GradGuard::check(PyObject* x, const Producer& producer, Where where) {
-  if (producer.kind != ProducerKind::kTorch || mode_ == Mode::kOff) return;
-  if (mode_ == Mode::kUnknown) {
-    dual_ = in_forward_ad();
-    static PyObject* is_grad_enabled = nullptr;
-    if (!is_grad_enabled)
-      is_grad_enabled = nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
-    const nb::object enabled = nb::steal(PyObject_CallNoArgs(is_grad_enabled));
-    if (!enabled.is_valid()) throw nb::python_error();
-    mode_ = enabled.ptr() == Py_False ? Mode::kOff : Mode::kOn;
-    if (mode_ == Mode::kOff && dual_) mode_ = Mode::kOn;  // a dual tensor's tangent counts all the same
-    if (mode_ == Mode::kOff) return;
+  if (producer.kind != ProducerKind::kTorch) return;
+  if (!asked_) {
+    backward_ = in_grad_mode();
+    forward_ = in_forward_ad();
+    asked_ = true;
   }
-  if (dual_ && has_tangent(x)) {
+  if (forward_ && has_tangent(x)) {
     fail(
         FLASHCUTE_STATUS_NOT_IMPLEMENTED, where,
         "expected a tensor without a tangent, given one of forward-mode differentiation, which is not in this release");
   }
+  if (!backward_) return;
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   const nb::object flag = nb::steal(PyObject_GetAttr(x, requires_grad));
   if (!flag.is_valid()) throw nb::python_error();

@@ -7,16 +7,15 @@
 
 namespace flashcute::python {
 
-// Refuses tensors whose gradients PyTorch would expect to flow through one call. The grad mode is asked for once: with
-// it off, which is how inference runs, the tensors need not be asked at all.
+// Refuses tensors whose gradients PyTorch would expect to flow through one call. The modes are asked for once: with
+// both off, which is how inference runs, the tensors need not be asked at all.
 class GradGuard {
  public:
   void check(PyObject* x, const Producer& producer, Where where);
 
  private:
-  enum class Mode : uint8_t { kUnknown, kOff, kOn };
-  Mode mode_ = Mode::kUnknown;
-  bool dual_ = false;  // inside forward-mode differentiation
+  bool asked_ = false;
+  bool backward_ = false, forward_ = false;  // the modes of differentiation that are on
 };
 
 class Call {

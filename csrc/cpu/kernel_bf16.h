@@ -22,7 +22,8 @@ struct Bf16Kernel {
   static constexpr int kBlockN = 256;
   static constexpr int kPair = 2;
   static constexpr int kStep = 32;
-  static constexpr bool kPrecise = false;  // the weights become bfloat16
+  static constexpr bool kPrecise = false;
+  static constexpr bool kRounded = true;  // the weights become bfloat16
 
   FC_INLINE Vec dot(Vec a, Vec b, Vec c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
@@ -82,8 +83,10 @@ struct Bf16Kernel {
     return nonfinite == 0;
   }
 
-  FC_INLINE void store_weights(float* row, int key, const Vec* p) {
-    _mm512_storeu_ps(row + key / 2, reinterpret_cast<__m512>(_mm512_cvtne2ps_pbh(p[1], p[0])));
+  FC_INLINE Vec rounded(const Vec* p) { return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(p[1], p[0])); }
+  FC_INLINE void store_weights(float* row, int key, const Vec* p) { Simd::store(row + key / 2, rounded(p)); }
+  FC_INLINE Vec add_rounded(Vec sum, const Vec* p) {
+    return dot(rounded(p), _mm512_castsi512_ps(_mm512_set1_epi16(0x3f80)), sum);  // times one
   }
   FC_INLINE float weight(const float* row, int key) { return to_float(reinterpret_cast<const BF16*>(row)[key]); }
   FC_INLINE Vec value(const float* panel, int key, int channel) {

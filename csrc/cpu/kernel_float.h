@@ -22,6 +22,7 @@ struct FloatKernel {
   static constexpr int kPair = 1;         // channels or keys in one packed word
   static constexpr int kStep = kLanes;    // keys that the softmax takes at a time
   static constexpr bool kPrecise = true;  // exp2 to float32's precision
+  static constexpr bool kRounded = false;
 
   FC_INLINE Vec dot(Vec a, Vec b, Vec c) { return Simd::fma(a, b, c); }
 

@@ -16,6 +16,7 @@ struct Scratch {
   float* o;           // (rows, o_stride), not yet normalised
   float* m;           // (rows) largest score so far, log2 units
   float* l;           // (rows, lanes) sum of weights, a partial sum in each lane
+  float* d;           // (rows, lanes) the same of the weights that values are multiplied by; l where none is rounded
   int64_t* lo;        // (rows) first visible key by the band
   int64_t* hi;        // (rows) one beyond the last
   float* k;           // packed keys of the tile
@@ -48,6 +49,8 @@ struct Scratch {
     take(s.o, rows * s.o_stride);
     take(s.m, rows);
     take(s.l, rows * K::kLanes);
+    s.d = s.l;
+    if (K::kRounded) take(s.d, rows * K::kLanes);
     take(s.lo, rows);
     take(s.hi, rows);
     take(s.k, K::kBlockN * s.q_stride);

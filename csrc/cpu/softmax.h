@@ -1,5 +1,6 @@
 // Online softmax over one tile of scores, strip by strip: weights replace the scores, and the rows' largest score and
-// sum of weights move on.
+// sums of weights move on. Two sums where weights are rounded: a row's output is divided by the weights that it was
+// made with, so that equal values average to themselves, and the LSE is made of the weights as they were.
 #pragma once
 
 #include "cpu/element.h"
@@ -70,26 +71,31 @@ struct Softmax {
     return Simd::reduce_max(Simd::max(a, b));
   }
 
-  // Weights 2^(s * factor - reference) of one row; returns their sum by lanes.
-  FC_INLINE Vec weigh(float* s, int begin, int end, float factor, float reference) {
+  struct Sums {
+    Vec exact = Simd::zero(), rounded = Simd::zero();  // by lanes
+  };
+
+  // Weights 2^(s * factor - reference) of one row; returns their sums.
+  FC_INLINE Sums weigh(float* s, int begin, int end, float factor, float reference) {
     const Vec f = Simd::set1(factor), minus = Simd::set1(-reference);
-    Vec sum = Simd::zero();
+    Sums sums;
     for (int j = begin; j < end; j += kStep) {
       Vec p[kStep / kLanes];
       for (int i = 0; i < kStep / kLanes; ++i) {
         p[i] = Simd::template exp2<K::kPrecise>(Simd::fma(Simd::load(s + j + i * kLanes), f, minus));
-        sum = Simd::add(sum, p[i]);
+        sums.exact = Simd::add(sums.exact, p[i]);
       }
+      if constexpr (K::kRounded) sums.rounded = K::add_rounded(sums.rounded, p);
       K::store_weights(s, j, p);
     }
-    return sum;
+    return sums;
   }
 
   // The same with the visible keys noted and dropped weights zeroed, each if asked for by a pointer.
-  static Vec weigh_with_care(float* s, int begin, int end, float factor, float reference, uint32_t* seen,
-                             const float* keep) {
+  static Sums weigh_with_care(float* s, int begin, int end, float factor, float reference, uint32_t* seen,
+                              const float* keep) {
     const Vec f = Simd::set1(factor), minus = Simd::set1(-reference);
-    Vec sum = Simd::zero();
+    Sums sums;
     for (int j = begin; j < end; j += kStep) {
       Vec p[kStep / kLanes];
       for (int i = 0; i < kStep / kLanes; ++i) {
@@ -97,12 +103,13 @@ struct Softmax {
         const Vec x = Simd::load(s + key);
         if (seen) seen[key / kLanes] = Simd::visible(x);
         p[i] = Simd::template exp2<K::kPrecise>(Simd::fma(x, f, minus));
-        sum = Simd::add(sum, p[i]);
-        if (keep) p[i] = Simd::mul(p[i], Simd::load(keep + key));
+        sums.exact = Simd::add(sums.exact, p[i]);
       }
+      if constexpr (K::kRounded) sums.rounded = K::add_rounded(sums.rounded, p);
+      for (int i = 0; keep && i < kStep / kLanes; ++i) p[i] = Simd::mul(p[i], Simd::load(keep + j + i * kLanes));
       K::store_weights(s, j, p);
     }
-    return sum;
+    return sums;
   }
 
   static void clear_weights(float* s, int begin, int end) {
@@ -182,6 +189,10 @@ struct Softmax {
     return top;
   }
 
+  FC_INLINE void move_on(float* total, float correction, Vec sum) {
+    Simd::store(total, Simd::fma(Simd::load(total), Simd::set1(correction), sum));
+  }
+
   // Turns the scores of one row into weights, over all keys of the strip.
   static void weigh_row(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
                         const Strip& strip, int r, float factor, float reference) {
@@ -196,9 +207,9 @@ struct Softmax {
     if (range.empty()) return clear_weights(row, strip_begin, strip_end);
 
     const int begin = step_down(range.lo), end = step_up(range.hi);
-    Vec sum;
+    Sums sums;
     if (!seen && !job.dropout) {
-      sum = weigh(row, begin, end, factor, reference);
+      sums = weigh(row, begin, end, factor, reference);
     } else {
       const float* keep = nullptr;
       if (job.dropout) {
@@ -207,12 +218,12 @@ struct Softmax {
                                 scratch.keep);
         keep = scratch.keep;
       }
-      sum = weigh_with_care(row, begin, end, factor, reference, seen, keep);
+      sums = weigh_with_care(row, begin, end, factor, reference, seen, keep);
     }
     clear_weights(row, strip_begin, begin);
     clear_weights(row, end, strip_end);
-    float* l = scratch.l + (strip.first + r) * kLanes;
-    Simd::store(l, Simd::fma(Simd::load(l), Simd::set1(strip.correction[r]), sum));
+    move_on(scratch.l + (strip.first + r) * kLanes, strip.correction[r], sums.exact);
+    if (K::kRounded) move_on(scratch.d + (strip.first + r) * kLanes, strip.correction[r], sums.rounded);
   }
 };
 

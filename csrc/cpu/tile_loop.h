@@ -68,6 +68,7 @@ class TileLoop {
            static_cast<size_t>((padded - unit_.rows) * scratch_.q_stride) * sizeof(float));
     memset(scratch_.o, 0, static_cast<size_t>(padded * scratch_.o_stride) * sizeof(float));
     memset(scratch_.l, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
+    memset(scratch_.d, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
     for (int64_t r = 0; r < padded; ++r) scratch_.m[r] = -__builtin_inff();
   }
 
@@ -241,8 +242,9 @@ class TileLoop {
     const float gain = job_.dropout ? job_.dropout_scale : 1.0f;
     for (int64_t r = 0; r < unit_.rows; ++r) {
       const float l = Simd::reduce_add(Simd::load(scratch_.l + r * kLanes));
+      const float denominator = Simd::reduce_add(Simd::load(scratch_.d + r * kLanes));
       double top = scratch_.m[r], sum = l;
-      float factor = gain / l;
+      float factor = gain / denominator;
       if (job_.sinks) {
         const double sink = static_cast<double>(sink_of(unit_.head_k * job_.group + g)) * 1.4426950408889634;
         const double both = sink > top ? sink : top;
@@ -250,8 +252,9 @@ class TileLoop {
           sum = 0;
         } else {
           const double rescaled = ::exp2(top - both);
-          sum = l * rescaled + ::exp2(sink - both);
-          factor = static_cast<float>(gain * rescaled / sum);
+          const double weight = ::exp2(sink - both);
+          sum = l * rescaled + weight;
+          factor = static_cast<float>(gain * rescaled / (denominator * rescaled + weight));
           top = both;
         }
       }

@@ -7,51 +7,91 @@
 namespace flashcute::cuda {
 namespace {
 
-using LaunchKernel = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                  CUstream, void**, void**);
+constexpr unsigned long long kNoContext = ~0ull;
 
-LaunchKernel find_launch_kernel() {
+struct Driver {
+  CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**,
+                     void**) = nullptr;
+  CUresult (*context_of_thread)(CUcontext*) = nullptr;
+  CUresult (*number_of)(CUcontext, unsigned long long*) = nullptr;
+
+  // The number of the context current in this thread.
+  unsigned long long context() const {
+    CUcontext current = nullptr;
+    unsigned long long number = 0;
+    if (number_of == nullptr || context_of_thread(&current) != CUDA_SUCCESS || current == nullptr ||
+        number_of(current, &number) != CUDA_SUCCESS) {
+      return kNoContext;
+    }
+    return number;
+  }
+};
+
 #if CUDART_VERSION >= 12050
+template <class Function>
+bool find(const char* name, Function& function) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuLaunchKernel", &entry, 12000, cudaEnableDefault, &found) == cudaSuccess &&
-      found == cudaDriverEntryPointSuccess) {
-    return reinterpret_cast<LaunchKernel>(entry);
-  }
-  cudaGetLastError();
-#endif
-  return nullptr;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess) cudaGetLastError();
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return false;
+  function = reinterpret_cast<Function>(entry);
+  return true;
 }
 
-LaunchKernel launch_kernel() {
-  static const LaunchKernel function = find_launch_kernel();
-  return function;
+const Driver& driver() {
+  static const Driver all = [] {
+    Driver found;
+    const bool complete = find("cuLaunchKernel", found.launch) && find("cuCtxGetCurrent", found.context_of_thread) &&
+                          find("cuCtxGetId", found.number_of);
+    return complete ? found : Driver{};
+  }();
+  return all;
 }
+#else
+const Driver& driver() {
+  static const Driver none;
+  return none;
+}
+#endif
 
 }  // namespace
 
-DriverKernel::DriverKernel(const void* entry) : entry_(entry) {
-#if CUDART_VERSION >= 12050
-  cudaKernel_t kernel = nullptr;
-  if (launch_kernel() != nullptr && cudaGetKernel(&kernel, entry) == cudaSuccess) {
-    handle_ = kernel;
-  } else {
-    cudaGetLastError();
+void DriverKernel::launch(int device, const LaunchShape& shape, void* parameters, cudaStream_t stream) {
+  void* arguments[] = {parameters};
+  const unsigned long long context = driver().context();
+  const Loaded* kernel = loaded_.load(std::memory_order_acquire);
+  while (kernel != nullptr && kernel->context != context) kernel = kernel->next;
+  if (kernel != nullptr && kernel->device == device) {
+    const CUresult result =
+        driver().launch(static_cast<CUfunction>(kernel->function), shape.grid, 1, 1, shape.threads, 1, 1,
+                        static_cast<unsigned>(shared_memory_), static_cast<CUstream>(stream), arguments, nullptr);
+    if (result == CUDA_SUCCESS) return;  // cudart fails alike, and has the words
   }
-#endif
+  const DeviceGuard guard(device);
+  check(cudaFuncSetAttribute(entry_, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_memory_)),
+        "cudaFuncSetAttribute");
+  check(cudaLaunchKernel(entry_, dim3(shape.grid), dim3(shape.threads), arguments, shared_memory_, stream),
+        "the attention kernel's launch");
+  if (kernel == nullptr) remember(device);
 }
 
-void DriverKernel::launch(const LaunchShape& shape, void* parameters, cudaStream_t stream) const {
-  void* arguments[] = {parameters};
-  if (handle_ != nullptr) {
-    const CUresult result =
-        launch_kernel()(static_cast<CUfunction>(handle_), shape.grid, 1, 1, shape.threads, 1, 1,
-                        static_cast<unsigned>(shape.shared_memory), static_cast<CUstream>(stream), arguments, nullptr);
-    if (result == CUDA_SUCCESS) return;
-    // Most likely this thread has no context yet. cudart makes one current, or has the words for what is wrong.
+void DriverKernel::remember(int device) {
+#if CUDART_VERSION >= 12050
+  const unsigned long long context = driver().context();
+  cudaFunction_t function = nullptr;
+  if (context == kNoContext) return;
+  if (cudaGetFuncBySymbol(&function, entry_) != cudaSuccess) {
+    cudaGetLastError();
+    return;
   }
-  check(cudaLaunchKernel(entry_, dim3(shape.grid), dim3(shape.threads), arguments, shape.shared_memory, stream),
-        "the attention kernel's launch");
+  if (count_.fetch_add(1) >= kMaxContexts) return;  // contexts that come and go must not pile up
+  Loaded* kernel = new Loaded{context, device, function, loaded_.load()};
+  while (!loaded_.compare_exchange_weak(kernel->next, kernel, std::memory_order_release)) {
+  }
+#else
+  (void)device;
+#endif
 }
 
 }  // namespace flashcute::cuda

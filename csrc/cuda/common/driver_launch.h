@@ -1,27 +1,44 @@
-// Launches through the driver's own entry point, found at run time: cudart adds 0.3 µs or more to each launch, and a
-// launch is most of what a call on small tensors costs.
+// Launches through the driver's own entry point, found at run time: cudart adds half a microsecond or more to each
+// launch, and a launch is most of what a call on small tensors costs.
 #pragma once
 
 #include <cuda_runtime_api.h>
+
+#include <atomic>
 
 namespace flashcute::cuda {
 
 struct LaunchShape {
   unsigned grid, threads;
-  size_t shared_memory;
 };
 
-// A kernel as the driver knows it, on every device and in every context. Null where cudart is too old to tell: launches
-// then go through cudart.
+// A kernel and what the driver calls it in each context that has launched it. The first launch in a context, and all
+// where the driver or cudart is too old, go through cudart. It lives to the end of the process, as its contexts do.
 class DriverKernel {
  public:
-  explicit DriverKernel(const void* entry);
+  // shared_memory: bytes a CTA, also above 48 KB. `entry` is the kernel's host symbol.
+  DriverKernel(const void* entry, size_t shared_memory) : entry_(entry), shared_memory_(shared_memory) {}
+  DriverKernel(const DriverKernel&) = delete;
+  DriverKernel& operator=(const DriverKernel&) = delete;
+
   // `parameters` is the kernel's only parameter. Throws Error(INTERNAL_ERROR).
-  void launch(const LaunchShape& shape, void* parameters, cudaStream_t stream) const;
+  void launch(int device, const LaunchShape& shape, void* parameters, cudaStream_t stream);
 
  private:
+  struct Loaded {
+    unsigned long long context;  // the driver's number of it, never given twice: an address could be
+    int device;
+    void* function;
+    Loaded* next;
+  };
+  static constexpr int kMaxContexts = 64;
+
+  void remember(int device);
+
   const void* entry_;
-  void* handle_ = nullptr;
+  size_t shared_memory_;
+  std::atomic<Loaded*> loaded_{nullptr};
+  std::atomic<int> count_{0};
 };
 
 }  // namespace flashcute::cuda

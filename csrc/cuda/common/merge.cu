@@ -13,17 +13,18 @@ constexpr int kWarpsPerBlock = 4;
 
 struct MergeWeights {
   float a, b, lse;
+  bool empty_a, empty_b;
 };
 
 // An LSE of +inf or -inf marks an empty part, which has no weight.
 __device__ MergeWeights weights_of(float lse_a, float lse_b) {
   const bool empty_a = isinf(lse_a), empty_b = isinf(lse_b);
-  if (empty_a && empty_b) return {0.f, 0.f, -INFINITY};
-  if (empty_a) return {0.f, 1.f, lse_b};
-  if (empty_b) return {1.f, 0.f, lse_a};
+  if (empty_a && empty_b) return {0.f, 0.f, -INFINITY, true, true};
+  if (empty_a) return {0.f, 1.f, lse_b, true, false};
+  if (empty_b) return {1.f, 0.f, lse_a, false, true};
   const float maximum = fmaxf(lse_a, lse_b);
   const float a = expf(lse_a - maximum), b = expf(lse_b - maximum);
-  return {a / (a + b), b / (a + b), maximum + logf(a + b)};
+  return {a / (a + b), b / (a + b), maximum + logf(a + b), false, false};
 }
 
 template <class Element>
@@ -43,8 +44,8 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock) merge_kernel(const __grid
       static_cast<Element*>(const_cast<void*>(problem.result.out)) + out_offset(problem.result.out_strides);
   for (int64_t channel = threadIdx.x % 32; channel < problem.head_dim; channel += 32) {
     float value = 0.f;  // an empty part's values are not looked at: they may be anything
-    if (weights.a != 0.f) value += weights.a * static_cast<float>(a[channel]);
-    if (weights.b != 0.f) value += weights.b * static_cast<float>(b[channel]);
+    if (!weights.empty_a) value += weights.a * static_cast<float>(a[channel]);
+    if (!weights.empty_b) value += weights.b * static_cast<float>(b[channel]);
     result[channel] = static_cast<Element>(value);
   }
   if (threadIdx.x % 32 == 0)

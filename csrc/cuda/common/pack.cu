@@ -11,19 +11,20 @@ constexpr int kPackThreads = 256;
 struct PackJob {
   const uint16_t* source;
   uint16_t* target;
-  int64_t batches, heads, rows;
+  int64_t elements, heads, rows;
   int channels, channels_padded;  // padded to whole 16-byte vectors: the rest is never read
   int64_t source_batch, source_head, source_row, target_batch, target_head, target_row;
 };
 
 __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constant__ PackJob job) {
-  const int64_t index = int64_t(blockIdx.x) * kPackThreads + threadIdx.x;
-  const int64_t channel = index % job.channels_padded;
-  const int64_t line = index / job.channels_padded;
-  const int64_t row = line % job.rows, head = line / job.rows % job.heads, batch = line / job.rows / job.heads;
-  if (batch >= job.batches || channel >= job.channels) return;
-  job.target[batch * job.target_batch + head * job.target_head + row * job.target_row + channel] =
-      job.source[batch * job.source_batch + head * job.source_head + row * job.source_row + channel];
+  const int64_t step = int64_t(gridDim.x) * kPackThreads;
+  for (int64_t i = int64_t(blockIdx.x) * kPackThreads + threadIdx.x; i < job.elements; i += step) {
+    const int64_t channel = i % job.channels_padded, line = i / job.channels_padded;
+    const int64_t row = line % job.rows, head = line / job.rows % job.heads, batch = line / job.rows / job.heads;
+    if (channel >= job.channels) continue;
+    job.target[batch * job.target_batch + head * job.target_head + row * job.target_row + channel] =
+        job.source[batch * job.source_batch + head * job.source_head + row * job.source_row + channel];
+  }
 }
 
 struct Extents {
@@ -72,26 +73,23 @@ void run_one(const Strides& strides, const Extents& all, const Staging& staging,
              cudaStream_t stream) {
   if (staging.size == 0) return;
   const Extents extents = without_repeats(all, strides);
+  const int64_t channels_padded = round_up(extents.channels, 8);
+  const int64_t elements = extents.batches * extents.heads * extents.rows * channels_padded;
+  if (elements == 0) return;
   PackJob job{static_cast<const uint16_t*>(source),
               reinterpret_cast<uint16_t*>(static_cast<char*>(workspace) + staging.offset),
-              extents.batches,
+              elements,
               extents.heads,
               extents.rows,
               int(extents.channels),
-              int(round_up(extents.channels, 8)),
+              int(channels_padded),
               strides.batch,
               strides.head,
               strides.row,
               staging.batch,
               staging.head,
               staging.row};
-  const int64_t elements = extents.batches * extents.heads * extents.rows * job.channels_padded;
-  const int64_t blocks = (elements + kPackThreads - 1) / kPackThreads;
-  if (blocks > INT32_MAX) {
-    throw Error(FLASHCUTE_STATUS_NOT_IMPLEMENTED,
-                "(q, k, v): expected unaligned tensors of at most 2^39 elements, given " + std::to_string(elements));
-  }
-  if (blocks == 0) return;
+  const int64_t blocks = std::min<int64_t>((elements + kPackThreads - 1) / kPackThreads, INT32_MAX);
   void* arguments[] = {&job};
   check(cudaLaunchKernel(reinterpret_cast<const void*>(&pack_kernel), dim3(unsigned(blocks)), dim3(kPackThreads),
                          arguments, 0, stream),
@@ -107,6 +105,7 @@ void plan_packing(const Problem& p, Plan& plan) {
 }
 
 void run_packing(const Problem& p, const Plan& plan, const Buffers& b, void* workspace, cudaStream_t stream) {
+  const DeviceGuard guard(p.device_id);
   run_one(p.q, query_extents(p), plan.q, b.q, workspace, stream);
   run_one(p.k, key_extents(p, p.head_dim), plan.k, b.k, workspace, stream);
   run_one(p.v, key_extents(p, p.head_dim_v), plan.v, b.v, workspace, stream);

@@ -36,10 +36,10 @@ bool whole_vectors(const Problem& p) {
 }
 
 ScheduleView schedule_of(const Problem& p, const Plan& plan) {
-  const int64_t heads = p.batch * p.heads_q;
+  const int64_t heads = heads_with_tiles(p);
   const int64_t kv_bytes = std::max<int64_t>(1, p.seq_k * (p.head_dim + p.head_dim_v) * size_of(p.dtype));
   const int64_t together = std::max<int64_t>(1, kGroupBytes / kv_bytes) * p.group();
-  return {static_cast<int>((p.seq_q + plan.block_m - 1) / plan.block_m), static_cast<int>(heads),
+  return {static_cast<int>(tiles_of_head(p, plan.block_m)), static_cast<int>(heads),
           static_cast<int>(std::min(heads, together))};
 }
 
@@ -70,6 +70,14 @@ ExtrasView extras_of(const Problem& p, const Buffers& b) {
 
 }  // namespace
 
+int64_t tiles_of_head(const Problem& p, int block_m) {
+  return p.packed() ? p.lengths.total_q / block_m + p.batch : (p.seq_q + block_m - 1) / block_m;
+}
+
+int64_t heads_with_tiles(const Problem& p) {
+  return p.packed() ? p.heads_q : p.batch * p.heads_q;
+}
+
 Params make_params(const Problem& p, const Plan& plan, const Buffers& b, void* workspace, int rows_per_pass) {
   Params params{};
   params.q = operand_of(b.q, p.q, plan.q, workspace);
@@ -91,7 +99,11 @@ Params make_params(const Problem& p, const Plan& plan, const Buffers& b, void* w
   params.out_vectors = whole_vectors(p);
   params.schedule = schedule_of(p, plan);
   params.band = {bounded(p.band.left), bounded(p.band.right), p.band.alignment == Alignment::kTopLeft};
-  params.lengths = {b.cu_seqlens_q, b.cu_seqlens_k, b.seqused_k, static_cast<int>(p.lengths.total_q),
+  params.lengths = {b.cu_seqlens_q,
+                    b.cu_seqlens_k,
+                    b.seqused_k,
+                    static_cast<int>(p.batch),
+                    static_cast<int>(p.lengths.total_q),
                     static_cast<int>(p.lengths.total_k)};
   if (p.key_mask.present) {
     params.key_mask = {b.key_mask, p.key_mask.batch, p.key_mask.key, size_of(p.key_mask.dtype)};

@@ -8,6 +8,8 @@
 
 namespace flashcute::cuda {
 
+inline constexpr int kMaxLength = (1 << 29) - 1;  // of a member: what mask.cuh's int arithmetic bears
+
 struct Operand {
   const void* data;
   int64_t batch, head, row;
@@ -21,7 +23,7 @@ struct LseView {
 
 struct LengthsView {
   const int32_t *cu_q, *cu_k, *used_k;  // null: absent
-  int total_q, total_k;
+  int members, total_q, total_k;
 };
 
 // In keys beside the aligned diagonal; kOpen and above never bind.
@@ -62,7 +64,7 @@ struct ExtrasView {
   DropoutView dropout;
 };
 
-// The order of the output tiles: see scheduler.cuh.
+// The order of the output tiles: see scheduler.cuh. Packed: slots in place of a head's tiles.
 struct ScheduleView {
   int tiles_m, heads, heads_per_group;
 };
@@ -79,6 +81,10 @@ struct Params {
   KeyMaskView key_mask;
   ExtrasView extras;
 };
+
+// How many tiles a head has, and how many (batch, head) pairs have tiles of their own.
+int64_t tiles_of_head(const Problem&, int block_m);
+int64_t heads_with_tiles(const Problem&);
 
 // Host side. `workspace` may be null where the plan stages nothing.
 Params make_params(const Problem&, const Plan&, const Buffers&, void* workspace, int rows_per_pass);

@@ -7,10 +7,16 @@
 
 namespace flashcute::cuda::sm80 {
 
+// By one warp, for all: lengths on the device may change meanwhile, so they are read once.
 template <class C>
-CUTE_DEVICE Work plan_work(const Params& params, const TileIndex& tile, const Member& member) {
-  const int first_row = tile.m * C::kBlockM, last_row = min(first_row + C::kBlockM, member.len_q) - 1;
-  Work work{tile, member, key_range<C::kBlockN>(row_band<C::kBanded>(params.band, member, first_row, last_row))};
+CUTE_DEVICE Work plan_work(const Params& params) {
+  Work work{};
+  work.tile = tile_of_block<C::kBlockM>(params);
+  work.member = member_of(params, work.tile.batch);
+  const int first_row = work.tile.m * C::kBlockM, last_row = min(first_row + C::kBlockM, work.member.len_q) - 1;
+  work.present = work.tile.m >= 0 && first_row <= last_row;
+  if (!work.present) return work;
+  work.range = key_range<C::kBlockN>(row_band<C::kBanded>(params.band, work.member, first_row, last_row));
   const bool featured = C::kExtras || params.key_mask.data != nullptr;
   if (featured) work.range.plain_begin = work.range.plain_end = work.range.end;
   return work;
@@ -21,12 +27,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
   extern __shared__ __align__(128) char shared_memory[];
   auto& shared = *reinterpret_cast<typename C::SharedStorage*>(shared_memory);
 
-  const TileIndex tile = tile_of_block(params);
-  const Member member = member_of(params, tile.batch);
-  const int first_row = tile.m * C::kBlockM;
-  if (first_row >= member.len_q) return;
-  if (threadIdx.x == 0) shared.work = plan_work<C>(params, tile, member);
+  if (threadIdx.x < 32) {
+    const Work work = plan_work<C>(params);
+    if (threadIdx.x == 0) shared.work = work;
+  }
   __syncthreads();
+  if (!shared.work.present) return;
 
   Mainloop<C> loop(params, shared);
   loop.load_queries();

@@ -1,16 +1,17 @@
 #include "cuda/sm80/launch.h"
 
 #include "cuda/common/pack.h"
+#include "cuda/common/params.h"
 
 namespace flashcute::cuda::sm80 {
 namespace {
 
-constexpr int64_t kMaxLength = (int64_t{1} << 29) - 1;  // what mask.cuh's int arithmetic bears
+constexpr int64_t kMaxBatch = int64_t{1} << 30;
 constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxTotal = (int64_t{1} << 31) - 1;  // cu_seqlens are int32
 
 int64_t grid_of(const KernelInfo& kernel, const Problem& p) {
-  return (p.seq_q + kernel.block_m - 1) / kernel.block_m * p.batch * p.heads_q;
+  return tiles_of_head(p, kernel.block_m) * heads_with_tiles(p);
 }
 
 std::string above(const char* what, int64_t value, int64_t limit) {
@@ -35,6 +36,7 @@ std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts
   if (kernel.mask != MaskClass::kAny) {
     if (const char* extra = extra_of(p)) return std::string(extra) + " needs a kernel of mask class any";
   }
+  if (p.batch > kMaxBatch) return above("batch", p.batch, kMaxBatch);
   if (p.seq_q > kMaxLength) return above("seq_q", p.seq_q, kMaxLength);
   if (p.seq_k > kMaxLength) return above("seq_k", p.seq_k, kMaxLength);
   if (p.lengths.packed_q && p.lengths.total_q > kMaxTotal) return above("total_q", p.lengths.total_q, kMaxTotal);

@@ -1,38 +1,21 @@
 // Host side of one compiled kernel: its entry in the registry and its launch.
 #pragma once
 
-#include <atomic>
-
 #include "cuda/common/driver_launch.h"
-#include "cuda/common/launch.h"
 #include "cuda/common/pack.h"
 #include "cuda/sm80/kernel.cuh"
 #include "cuda/sm80/launch.h"
 
 namespace flashcute::cuda::sm80 {
 
-// The opt-in to more than 48 KB of shared memory, once a device: it costs more than a launch.
-template <class C>
-void allow_shared_memory(int device) {
-  static std::atomic<uint64_t> done{0};  // one bit a device; those above 63 ask every time
-  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
-  if (done.load(std::memory_order_acquire) & bit) return;
-  check(cudaFuncSetAttribute(attention_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             int(sizeof(typename C::SharedStorage))),
-        "cudaFuncSetAttribute");
-  done.fetch_or(bit, std::memory_order_release);
-}
-
 template <class C>
 void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
   if (plan.grid == 0) return;
-  const DeviceGuard guard(problem.device_id);
-  allow_shared_memory<C>(problem.device_id);
   const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
   if (plan.workspace != 0) run_packing(problem, plan, buffers, workspace, cuda_stream);
   Params params = make_params(problem, plan, buffers, workspace, C::kRowsPerPass);
-  static const DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>));
-  kernel.launch({unsigned(plan.grid), C::kThreads, sizeof(typename C::SharedStorage)}, &params, cuda_stream);
+  static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
+  kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &params, cuda_stream);
 }
 
 template <class C>

@@ -1,7 +1,7 @@
 # THE list of compiled kernels: family head_dim dtype mask_class spills.
 # The order is that of the registry: of kernels that serve a problem equally closely, the first is taken.
 # spill_free: csrc/cuda/check_spills.py fails when ptxas reports spills; may_spill: it prints them. head_dim 128 holds 192
-# accumulators a thread: up to four of the main loop's invariants go to local memory, 1% of its instructions.
+# accumulators a thread: a few of the main loop's invariants go to local memory, more where it also sums for the LSE.
 set(FLASHCUTE_VARIANTS
     "sm80 64 float16 full spill_free"
     "sm80 64 float16 banded spill_free"

@@ -80,11 +80,11 @@ struct ScoreExtras {
     }
   }
 
-  // Dropped weights become 0.
+  // Dropped weights become 0. False where there is no dropout.
   template <class Weights>
-  __device__ __forceinline__ void drop(Weights& weights, ElementPlace place) const {
+  __device__ __forceinline__ bool drop(Weights& weights, ElementPlace place) const {
     const DropoutView& dropout = params.extras.dropout;
-    if (dropout.threshold == 0) return;
+    if (dropout.threshold == 0) return false;
     constexpr int kRows = decltype(cute::size<0>(weights))::value, kColumns = decltype(cute::size<1>(weights))::value;
     const uint64_t seed = dropout.state != nullptr ? dropout.state[0] : dropout.seed;
     const uint64_t offset = dropout.state != nullptr ? dropout.state[1] : dropout.offset;
@@ -108,6 +108,7 @@ struct ScoreExtras {
         weights(r, c) = kept(r, c) ? weights(r, c) : 0.f;
       }
     }
+    return true;
   }
 
  private:

@@ -1,9 +1,13 @@
 // Softmax of the rows a thread owns, over key tiles, in powers of two (scores come multiplied by log2(e)).
 //
 // Two ways to take a tile in. online_step is the textbook one: raise the row's reference to the new maximum and rescale
-// what was summed before. fixed_step keeps the reference: there is no maximum, no shuffle and no rescale, and little is
-// lost, since floats hold any p = 2^(s - reference) as precisely as one below 1, until it overflows. failed() finds the
-// rows of which that is not true; the kernel redoes those with online steps alone.
+// what was summed before. fixed_step keeps the reference: there is no maximum, no shuffle and no rescale, and nothing
+// is lost, since floats hold any p = 2^(s - reference) as precisely as one below 1, until it overflows. failed() finds
+// the rows of which that is not true; the kernel redoes those with online steps alone.
+//
+// Two sums of weights. Those that the tensor cores multiply V by are rounded to 16 bits, so a row's output is divided
+// by the sum of the rounded ones, made by the tensor cores too (`denominators`): equal values average to themselves
+// however few keys dominate. The LSE is made of the weights as they were (`sums`, of this thread's columns).
 #pragma once
 
 #include <cmath>
@@ -26,20 +30,17 @@ __device__ __forceinline__ float quad_reduce(float x, Combine combine) {
 template <class Element, int kRows>
 struct RowSoftmax {
   float reference[kRows];  // the exponent's zero; -inf before the row's first visible key
-  float sum[kRows];        // of this thread's columns
 
   __device__ __forceinline__ RowSoftmax() {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      reference[r] = -INFINITY;
-      sum[r] = 0.f;
-    }
+    for (int r = 0; r < kRows; ++r) reference[r] = -INFINITY;
   }
 
-  // scores, output: (rows, columns). Scores, `scale_log2` > 0 apart from powers of two, become weights; -inf marks a
-  // key that the row does not see.
-  template <class Scores, class Output>
-  __device__ __forceinline__ void online_step(Scores& scores, Output& output, float scale_log2) {
+  // scores, output: (rows, columns); denominators, sums: (rows). Scores, `scale_log2` > 0 apart from powers of two,
+  // become weights; -inf marks a key that the row does not see.
+  template <class Scores, class Output, class Denominators, class Sums>
+  __device__ __forceinline__ void online_step(Scores& scores, Output& output, Denominators& denominators, Sums& sums,
+                                              float scale_log2) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
     float rescale[kRows];
     bool changed = false;
@@ -50,7 +51,7 @@ struct RowSoftmax {
       for (int c = 1; c < cute::size<1>(scores); ++c) maximum = fmaxf(maximum, scores(r, c));
       maximum = quad_reduce(maximum, [](float a, float b) { return fmaxf(a, b); }) * scale_log2;
       maximum = fmaxf(reference[r], maximum);
-      // before the first visible key, sum and output are zero: nothing to rescale
+      // before the first visible key, sums and output are zero: nothing to rescale
       rescale[r] = reference[r] == -INFINITY ? 1.f : ptx::exp2(reference[r] - maximum);
       changed |= !(rescale[r] == 1.f);
       reference[r] = maximum;
@@ -58,13 +59,16 @@ struct RowSoftmax {
     if (__any_sync(0xffffffffu, changed)) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        sum[r] *= rescale[r];
+        denominators(r) *= rescale[r];
+        sums(r) *= rescale[r];
 #pragma unroll
         for (int c = 0; c < cute::size<1>(output); ++c) output(r, c) *= rescale[r];
       }
     }
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) add_weights(r, scores, scale_log2, reference[r] == -INFINITY ? 0.f : reference[r]);
+    for (int r = 0; r < kRows; ++r) {
+      weigh<true>(r, scores, sums, scale_log2, reference[r] == -INFINITY ? 0.f : reference[r]);
+    }
   }
 
   // Before the first fixed step: a row that has seen no key yet takes 0 as its reference.
@@ -73,59 +77,54 @@ struct RowSoftmax {
     for (int r = 0; r < kRows; ++r) reference[r] = reference[r] == -INFINITY ? 0.f : reference[r];
   }
 
-  // scores: raw products, of which every row sees every column.
-  template <class Scores>
-  __device__ __forceinline__ void fixed_step(Scores& scores, float scale_log2) {
+  // scores: raw products, of which every row sees every column. kSum: the LSE is wanted.
+  template <bool kSum, class Scores, class Sums>
+  __device__ __forceinline__ void fixed_step(Scores& scores, Sums& sums, float scale_log2) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) add_weights(r, scores, scale_log2, reference[r]);
+    for (int r = 0; r < kRows; ++r) weigh<kSum>(r, scores, sums, scale_log2, reference[r]);
   }
 
-  __device__ __forceinline__ void reduce_sums() {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) sum[r] = quad_reduce(sum[r], [](float a, float b) { return a + b; });
-  }
-
-  // Must row r be done again, with care? After reduce_sums(). Two things can have gone wrong, and both show. An inf or
-  // NaN in O: a weight passed the element type's range, or a weight of zero met an inf or NaN in V, which may be of a
-  // key that the row does not see. After fixed steps, a sum out of bounds: above, one weight may outweigh all others
-  // without being exactly 1, so that its rounding is no longer free; below, weights may have sunk into subnormals (a
-  // sum is at least about 1 unless settle() chose the reference).
+  // Must a row be done again, with care? Two things can have gone wrong, and both show. An inf or NaN in O: a weight
+  // passed the element type's range, or a weight of zero met an inf or NaN in V, which may be of a key that the row
+  // does not see. After fixed steps, a denominator out of bounds: above, floats near their end; below, weights may have
+  // sunk into subnormals (it is at least about 1 unless settle() chose the reference).
   template <class Output>
-  __device__ __forceinline__ bool failed(int r, const Output& output, bool fixed) const {
-    constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p24f;
+  __device__ __forceinline__ bool failed(int r, const Output& output, float denominator, bool fixed) const {
+    constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p100f;
     float poison = 0.f;
 #pragma unroll
     for (int c = 0; c < cute::size<1>(output); ++c) poison = fmaf(output(r, c), 0.f, poison);
-    return !(poison == 0.f) || (fixed && !(sum[r] >= kLow && sum[r] <= kHigh));
+    return !(poison == 0.f) || (fixed && !(denominator >= kLow && denominator <= kHigh));
   }
 
-  // Adds a sink (natural units) to the denominator; the row's output must be multiplied by the result.
-  __device__ __forceinline__ float add_sink(int r, float sink) {
+  // Adds a sink (natural units) to both sums; the row's output must be multiplied by the result.
+  __device__ __forceinline__ float add_sink(int r, float sink, float& denominator, float& sum) {
     const float exponent = sink * kLog2e;
     const float maximum = fmaxf(reference[r], exponent);
     const float base = maximum == -INFINITY ? 0.f : maximum;
-    const float rescale = ptx::exp2(reference[r] - base);
-    sum[r] = sum[r] * rescale + ptx::exp2(exponent - base);
+    const float rescale = ptx::exp2(reference[r] - base), weight = ptx::exp2(exponent - base);
+    denominator = denominator * rescale + weight;
+    sum = sum * rescale + weight;
     reference[r] = maximum;
     return rescale;
   }
 
-  // 1 / sum, 0 for an empty row.
-  __device__ __forceinline__ float normalizer(int r) const { return sum[r] == 0.f ? 0.f : 1.f / sum[r]; }
-
-  __device__ __forceinline__ float log_sum_exp(int r) const {
-    return sum[r] == 0.f ? -INFINITY : (reference[r] + log2f(sum[r])) * kLn2;
+  // sum: over all columns. -inf for an empty row.
+  __device__ __forceinline__ float log_sum_exp(int r, float sum) const {
+    return sum == 0.f ? -INFINITY : (reference[r] + log2f(sum)) * kLn2;
   }
 
  private:
-  template <class Scores>
-  __device__ __forceinline__ void add_weights(int r, Scores& scores, float scale_log2, float base) {
+  template <bool kSum, class Scores, class Sums>
+  __device__ __forceinline__ void weigh(int r, Scores& scores, Sums& sums, float scale_log2, float base) {
+    float sum = 0.f;
 #pragma unroll
     for (int c = 0; c < cute::size<1>(scores); ++c) {
       scores(r, c) = ptx::exp2(fmaf(scores(r, c), scale_log2, -base));
-      sum[r] += scores(r, c);
+      if constexpr (kSum) sum += scores(r, c);
     }
+    if constexpr (kSum) sums(r) += sum;
   }
 };
 

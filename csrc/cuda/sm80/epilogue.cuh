@@ -58,17 +58,18 @@ class Epilogue {
     CUTE_UNROLL
     for (int r = 0; r < size<0>(rows); ++r) {
       const int row = first_row() + C::row_of_thread(thread_) + 8 * r;
-      float factor = 1.f;
+      float factor = 1.f, denominator = loop.denominators()(r);
+      float sum = quad_reduce(loop.sums()(r), [](float a, float b) { return a + b; });
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
-        if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink());
+        if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink(), denominator, sum);
       }
       if (params_.lse.data != nullptr && thread_ % 4 == 0 && row < member_.len_q &&
           writes(selected, row - first_row())) {
         params_.lse.data[tile_.batch * params_.lse.batch + tile_.head_q * params_.lse.head +
-                         int64_t(member_.first_q + row) * params_.lse.row] = loop.softmax.log_sum_exp(r);
+                         int64_t(member_.first_q + row) * params_.lse.row] = loop.softmax.log_sum_exp(r, sum);
       }
-      factor *= loop.softmax.normalizer(r);
+      factor = denominator == 0.f ? 0.f : factor / denominator;  // an empty row gives 0
       CUTE_UNROLL
       for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
     }

@@ -78,9 +78,29 @@ struct ValueOperand {
   }
 };
 
-// output += weights V
+// denominators += the sums of k-block k of the weights.
+template <class C, class Operand>
+CUTE_DEVICE void sum_block(typename C::DenominatorFragment& denominators, const Operand& operand, int k) {
+  Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});  // (MMA = 4)
+  fill(ones, typename C::Element(1));
+  CUTE_UNROLL
+  for (int m = 0; m < size<1>(operand); ++m) {
+    Tensor block = denominators(_, m);  // (MMA = 4)
+    gemm(typename C::TiledMma{}, operand(_, m, k), ones, block);
+  }
+}
+
 template <class C, class Weights>
-CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, Weights& weights, const typename C::Element* v) {
+CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weights& weights) {
+  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M = 2, MMA_K)
+  CUTE_UNROLL
+  for (int i = 0; i < size<2>(tOrP); ++i) sum_block<C>(denominators, tOrP, i);
+}
+
+// output += weights V, and with kSums the denominators beside it.
+template <bool kSums, class C, class Weights>
+CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, typename C::DenominatorFragment& denominators,
+                             Weights& weights, const typename C::Element* v) {
   ValueOperand<C> operand;
   Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M = 2, MMA_K)
   Tensor tOrV = operand.fragment();   // (MMA = 4, MMA_N, MMA_K)
@@ -93,6 +113,7 @@ CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, Weights& weight
   CUTE_UNROLL
   for (int i = 0; i < size<2>(tOrP); ++i) {
     if (i + 1 < size<2>(tOrP)) copy(operand.tiled_copy, tXsV(_, _, i + 1), tXrV(_, _, i + 1));
+    if constexpr (kSums) sum_block<C>(denominators, tOrP, i);
     gemm(operand.mma, tOrP(_, _, i), tOrV(_, _, i), output);
   }
 }

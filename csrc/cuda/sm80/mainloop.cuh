@@ -21,12 +21,22 @@ class Mainloop {
   typename C::OutputFragment output;  // (MMA = 4, MMA_M = 2, MMA_N = D / 8)
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
+  // (row) of the thread, as in rows_and_columns(output)
+  CUTE_DEVICE auto denominators() {
+    return make_tensor(denominators_.data(), make_layout(make_layout(Shape<_2, _2>{}, Stride<_2, _4>{})));
+  }
+  CUTE_DEVICE auto sums() const {
+    return make_tensor(make_smem_ptr(shared_.sums.data() + threadIdx.x * C::kRowsPerThread),
+                       Layout<Int<C::kRowsPerThread>>{});
+  }
+
   // shared.work must be visible to every thread.
   CUTE_DEVICE Mainloop(const Params& params, Shared& shared)
       : params_(params), shared_(shared), load_k_(params.head_dim), load_v_(params.head_dim_v) {}
 
-  // Enqueues the query tile; the first key tile's wait covers it.
+  // Enqueues the query tile; the first key tile's wait covers it. No key, no load: nobody would wait for it.
   CUTE_DEVICE void load_queries() const {
+    if (shared_.work.range.begin >= shared_.work.range.end) return;
     const Operand& q = params_.q;
     const int64_t base = tile().batch * q.batch + tile().head_q * q.head + member().first_q * q.row;
     TileLoader<C, typename C::LayoutQ> load_q(params_.head_dim);
@@ -37,6 +47,8 @@ class Mainloop {
   // careful: online steps alone, and infs and NaNs of V kept from the rows that do not see them.
   CUTE_DEVICE void run(bool careful) {
     clear(output);
+    clear(denominators_);
+    clear(sums());
     softmax = {};
     int n = shared_.work.range.begin;
     const int end = shared_.work.range.end;
@@ -51,9 +63,13 @@ class Mainloop {
       for (; n < end && (careful || !is_plain(n)); ++n) online_tile(n, end, careful);
       if (n >= end) break;
       softmax.settle();
-      for (const int plain_end = shared_.work.range.plain_end; n < plain_end; ++n) plain_tile(n, end);
+      const int plain_end = shared_.work.range.plain_end;
+      if (params_.lse.data != nullptr) {
+        for (; n < plain_end; ++n) plain_tile<true>(n, end);
+      } else {
+        for (; n < plain_end; ++n) plain_tile<false>(n, end);
+      }
     }
-    softmax.reduce_sums();
   }
 
   // Leaves the rows that must be redone in shared memory, one bit a row; true when the CTA has any.
@@ -63,7 +79,8 @@ class Mainloop {
     uint32_t failed = 0;
     CUTE_UNROLL
     for (int r = 0; r < C::kRowsPerThread; ++r) {
-      const bool lost = softmax.failed(r, rows, fixed) && first_thread_row() + 8 * r < member().len_q;
+      const bool lost =
+          softmax.failed(r, rows, denominators()(r), fixed) && first_thread_row() + 8 * r < member().len_q;
       failed |= uint32_t(lost) << (threadIdx.x % 32 / 4 + 8 * r);
     }
     failed = __reduce_or_sync(0xffffffffu, failed);
@@ -128,6 +145,8 @@ class Mainloop {
     if constexpr (C::kStages == 2) stage_ ^= 1;
   }
 
+  // kSums: the LSE is wanted, for which weights are summed as they are before they are rounded.
+  template <bool kSums>
   CUTE_DEVICE void plain_tile(int n, int end) {
     begin_tile(n, end);
     const auto& stage = shared_.stages[stage_];
@@ -135,10 +154,11 @@ class Mainloop {
     gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
-    softmax.fixed_step(rows, params_.scale_log2);
+    Tensor row_sums = sums();
+    softmax.template fixed_step<kSums>(rows, row_sums, params_.scale_log2);
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
-    gemm_values<C>(output, weights, stage.v.data());
+    gemm_values<true, C>(output, denominators_, weights, stage.v.data());
     end_tile();
   }
 
@@ -151,25 +171,32 @@ class Mainloop {
     if (seen) gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
-    auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
+    const ElementPlace place{first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
+    Tensor rows = rows_and_columns(scores);
     if (seen) {
-      Tensor rows = rows_and_columns(scores);
-      const ElementPlace place{first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
       if constexpr (C::kExtras) ScoreExtras<Element>{params_, tile(), member()}.apply(rows, place);
       if (!warp_sees_all(n, columns)) mask_scores(rows, place, columns);
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
-      softmax.online_step(rows, output_rows, C::kExtras ? 1.f : params_.scale_log2);
+      Tensor row_denominators = denominators();
+      Tensor row_sums = sums();
+      softmax.online_step(rows, output_rows, row_denominators, row_sums, C::kExtras ? 1.f : params_.scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
-      if constexpr (C::kExtras) ScoreExtras<Element>{params_, tile(), member()}.drop(rows, place);
-      round_weights<C>(scores, weights);
     }
     if (isolate) {
       __syncthreads();
       clear_nonfinite<C>(stage.v.data());
       __syncthreads();
     }
-    if (seen) gemm_values<C>(output, weights, stage.v.data());
+    if (seen) {
+      auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
+      round_weights<C>(scores, weights);
+      if constexpr (C::kExtras) {  // dropped weights count in the denominators
+        sum_weights<C>(denominators_, weights);
+        if (ScoreExtras<Element>{params_, tile(), member()}.drop(rows, place)) round_weights<C>(scores, weights);
+      }
+      gemm_values<!C::kExtras, C>(output, denominators_, weights, stage.v.data());
+    }
     end_tile();
   }
 
@@ -210,6 +237,7 @@ class Mainloop {
 
   const Params& params_;
   Shared& shared_;
+  typename C::DenominatorFragment denominators_;
   TileLoader<C, typename C::LayoutKV> load_k_, load_v_;
   int stage_ = 0;
 };

@@ -44,6 +44,7 @@ class TestMerge:
             ((0, INF), (0, -INF), (0, -INF)),
             ((math.nan, -INF), (3, 1.5), (3, 1.5)),  # what an empty part holds is never looked at
             ((5, -INF), (math.nan, INF), (0, -INF)),
+            ((math.nan, -1000.0), (3, 1.5), (math.nan, 1.5)),  # no weight is left of it, but it is not empty
             ((2, 0.0), (4, 0.0), (3, math.log(2))),
             ((2, 1000.0), (4, 0.0), (2, 1000.0)),
             ((2, -1000.0), (4, -1000.0), (3, -1000 + math.log(2))),
@@ -131,6 +132,21 @@ def test_a_packed_member_is_bitwise_the_same_alone_and_in_a_batch(device, dtype,
         options = {"cu_seqlens_q": ints([0, lengths[b]]), "cu_seqlens_k": ints([0, lengths[b]]), **common}
         alone, _ = compute(q[:, part], k[:, part], v[:, part], path=path, device=device, dtype=dtype, options=options)
         assert alone.tobytes() == np.ascontiguousarray(whole[:, part]).tobytes()
+
+
+@EVERYWHERE
+def test_members_find_their_rows_among_hundreds(device, dtype, path, rng):
+    """Lengths of all kinds and no max_seqlen: every row has its member's mean, however the members lie."""
+    lengths = rng.integers(0, 300, 200)
+    lengths[rng.integers(0, 200, 40)] = 0
+    cu = np.concatenate([[0], np.cumsum(lengths)])
+    member = np.repeat(np.arange(200), lengths)
+    v = np.broadcast_to((member % 61)[None, :, None], (2, cu[-1], 64))
+    zeros = np.zeros((2, cu[-1], 64))
+    options = {"cu_seqlens_q": ints(cu), "cu_seqlens_k": ints(cu), "layout": "hsd"}
+    out, lse = compute(zeros, zeros, v, path=path, device=device, dtype=dtype, options=options)
+    close(out, v, dtype)
+    close_lse(lse, np.broadcast_to(np.log(lengths[member]), lse.shape))
 
 
 @pytest.mark.parametrize("dtype", support.FLOATS)

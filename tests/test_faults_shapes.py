@@ -9,7 +9,7 @@ import capi
 import numpy as np
 import pytest
 import support
-from support import Problem, Strided, cases, close, close_lse, compute, ramp, tensor
+from support import Problem, Strided, cases, close, close_lse, compute, ints, ramp, tensor
 
 import flashcute
 
@@ -340,6 +340,20 @@ def test_there_is_no_limit_at_65535(device, dtype, path, shape, heads_k):
     want = (np.arange(batch) % 128)[:, None] + (np.arange(heads) % 64 if heads_k > 1 else np.zeros(heads))[None, :]
     close(out, np.broadcast_to(want[:, :, None, None], out.shape), dtype)
     close_lse(lse, math.log(2))
+
+
+@EVERYWHERE
+def test_packed_members_have_no_limit_at_65535(device, dtype, path):
+    """70,000 members of one row each, and no max_seqlen to bound them."""
+    count = 70_000
+    v = np.broadcast_to((np.arange(count) % 128)[None, :, None], (1, count, 8))
+    cu = np.arange(count + 1)
+    options = {"cu_seqlens_q": ints(cu), "cu_seqlens_k": ints(cu), "layout": "hsd"}
+    out, lse = compute(
+        zeros(1, count, 8), zeros(1, count, 8), v, path=path, device=device, dtype=dtype, options=options
+    )
+    close(out, v, dtype)
+    close_lse(lse, 0)
 
 
 @EVERYWHERE

@@ -173,6 +173,28 @@ def test_a_captured_graph_replays_with_new_lengths(cuda, option):
 
 
 @gpu
+def test_the_first_launch_of_a_process_may_be_captured(cuda):
+    """No kernel is loaded yet when the capture begins."""
+    ran = python(
+        textwrap.dedent(
+            """
+            import torch, flashcute
+            q, k, v = (torch.randn(1, 2, 200, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+            out = torch.zeros_like(q)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                flashcute.attention(q, k, v, out=out)
+            assert (out == 0).all()
+            graph.replay()
+            torch.cuda.synchronize()
+            print(torch.equal(out, flashcute.attention(q, k, v)))
+            """
+        )
+    )
+    assert ran.stdout.strip() == "True", ran.stdout + ran.stderr
+
+
+@gpu
 def test_a_key_mask_may_change_between_replays(cuda):
     q, k, v = (normal(2, 2, 70, 64, seed=s) for s in (1, 2, 3))
     mask = torch.ones(2, 70, dtype=torch.bool, device=cuda)

@@ -110,11 +110,11 @@ void Call::read(Slot slot, Arg arg, Use use) {
   PyObject* x = arguments_[arg];
   Tensor& tensor = tensors_[slot];
   tensor.import(x, where(arg), use, stream_);
-  mixed_ |= &tensor.producer() != &tensors_[kQ].producer();
   if (slot != kQ && tensor.view.device != device()) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on q's device, ", name_of(device()),
          ", given one on ", name_of(tensor.view.device));
   }
+  grad_.check(x, tensor.producer(), where(arg));
 }
 
 void Call::read_inputs() {
@@ -123,13 +123,8 @@ void Call::read_inputs() {
   refuse_after_fork(device());
   read(kK, kArgK, Use::kRows);
   read(kV, kArgV, Use::kRows);
-  for (const auto& [slot, arg] : {std::pair{kQ, kArgQ}, {kK, kArgK}, {kV, kArgV}}) {
-    grad_.check(arguments_[arg], tensors_[slot].producer(), where(arg));
-  }
   for (const TensorArg& optional : kOptionalTensors) {
-    if (!arguments_[optional.arg]) continue;
-    read(optional.slot, optional.arg, optional.use);
-    grad_.check(arguments_[optional.arg], tensors_[optional.slot].producer(), where(optional.arg));
+    if (arguments_[optional.arg]) read(optional.slot, optional.arg, optional.use);
   }
   if (arguments_[kArgMask]) {
     read(kKeyMask, kArgMask, Use::kMask);
@@ -146,27 +141,20 @@ void Call::read_inputs() {
   }
 }
 
+void Call::bind_result(Slot slot, Arg arg, const View& geometry, double unset, nb::object& result) {
+  if (PyObject* given = arguments_[arg]) {
+    read(slot, arg, Use::kWritten);
+    result = nb::borrow(given);
+    return;
+  }
+  result = allocate_like(tensors_[kQ], geometry, where(arg), stream_);
+  tensors_[slot].import(result.ptr(), where(arg), Use::kMade, stream_);
+  if (packed()) fill(tensors_[slot], unset, where(arg), stream_);  // rows of no member
+}
+
 void Call::bind_results(const View& out, const View* lse) {
-  if (PyObject* given = arguments_[kArgOut]) {
-    read(kOut, kArgOut, Use::kWritten);
-    grad_.check(given, tensors_[kOut].producer(), where(kArgOut));
-    out_ = nb::borrow(given);
-  } else {
-    out_ = allocate_like(tensors_[kQ], out, where(kArgOut), stream_);
-    tensors_[kOut].import(out_.ptr(), where(kArgOut), Use::kWritten, stream_);
-    out_made_ = true;
-    if (packed()) fill(tensors_[kOut], 0.0, where(kArgOut), stream_);  // rows of no member
-  }
-  if (!lse) return;
-  if (PyObject* given = arguments_[kArgLse]) {
-    read(kLse, kArgLse, Use::kWritten);
-    lse_ = nb::borrow(given);
-  } else {
-    lse_ = allocate_like(tensors_[kQ], *lse, where(kArgLse), stream_);
-    tensors_[kLse].import(lse_.ptr(), where(kArgLse), Use::kWritten, stream_);
-    lse_made_ = true;
-    if (packed()) fill(tensors_[kLse], -std::numeric_limits<double>::infinity(), where(kArgLse), stream_);
-  }
+  bind_result(kOut, kArgOut, out, 0.0, out_);
+  if (lse) bind_result(kLse, kArgLse, *lse, -std::numeric_limits<double>::infinity(), lse_);
 }
 
 void Call::bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset) {
@@ -199,24 +187,6 @@ uint32_t Call::alignment() const {
   return static_cast<uint32_t>(bits & -bits);
 }
 
-// The call's stream may not be the one on which a framework without DLPack's hand-over has prepared its tensors.
-void Call::order_streams() {
-  void* seen = stream_.handle;
-  for (const Tensor& tensor : tensors_) {
-    if (!tensor.present() || !tensor.producer().api) continue;
-    void* theirs = current_stream(tensor.producer(), device().id, where(kArgStream));
-    if (theirs == stream_.handle || theirs == seen) continue;
-    check(flashcuteStreamWait(handle_of(device(), function_), stream_.handle, theirs), function_);
-    seen = theirs;
-  }
-}
-
-bool Call::anything_made_here() const {
-  bool made = out_made_ || lse_made_;
-  for (const Tensor& tensor : tensors_) made |= tensor.present() && tensor.copied();
-  return made;
-}
-
 PyObject* Call::run(const Plan& plan, bool return_lse) {
   Workspace workspace;
   if (plan.workspace() != 0 || arguments_[kArgWorkspace]) {
@@ -235,10 +205,10 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
   buffers.seed = seed_;
   buffers.offset = offset_;
 
-  const bool on_gpu = device().is_gpu();
-  const Producer& producer = tensors_[kQ].producer();
-  const bool foreign_stream = on_gpu && stream_.given;
-  if (foreign_stream || (on_gpu && mixed_)) order_streams();
+  StreamOrder order(function_, device(), stream_);
+  for (const Tensor& tensor : tensors_) order.add(tensor);
+  order.add(workspace.tensor());
+  order.before_work();
 
   if (arguments_[kArgOut]) announce_write(tensors_[kOut], where(kArgOut));
   if (lse_.is_valid() && arguments_[kArgLse]) announce_write(tensors_[kLse], where(kArgLse));
@@ -252,25 +222,11 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
   }
   check(status, function_);
 
-  if (on_gpu) {
-    bool must_finish = false;
-    for (const Tensor& tensor : tensors_) must_finish |= tensor.present() && tensor.borrowed_blindly();
-    if (must_finish) {
-      const Unlocked unlocked;
-      status = flashcuteSynchronize(handle_of(device(), function_), stream_.handle);
-    } else if (foreign_stream && (anything_made_here() || workspace.allocated())) {
-      // What the framework's allocator gave belongs to its current stream, which may reuse it once it is released.
-      void* theirs = current_stream(producer, device().id, where(kArgStream));
-      if (theirs != stream_.handle) {
-        status = flashcuteStreamWait(handle_of(device(), function_), theirs, stream_.handle);
-      }
-    }
-    check(status, function_);
-  }
+  order.after_work();
 
-  if (out_made_) out_ = to_caller(tensors_[kQ], std::move(out_), where(kArgOut));
+  if (tensors_[kOut].made_here()) out_ = to_caller(tensors_[kQ], std::move(out_), where(kArgOut));
   if (!return_lse) return out_.release().ptr();
-  if (lse_made_) lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
+  if (tensors_[kLse].made_here()) lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
   return nb::make_tuple(out_, lse_).release().ptr();
 }
 

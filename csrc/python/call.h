@@ -3,7 +3,7 @@
 
 #include "plan_cache.h"
 #include "results.h"
-#include "stream.h"
+#include "stream_order.h"
 
 namespace flashcute::python {
 
@@ -41,8 +41,7 @@ class Call {
  private:
   Where where(Arg arg) const { return {function_, name_of(arg)}; }
   void read(Slot slot, Arg arg, Use use);
-  void order_streams();
-  bool anything_made_here() const;
+  void bind_result(Slot slot, Arg arg, const View& geometry, double unset, nb::object& result);
   bool packed() const { return tensors_[kCuSeqlensQ].present() || tensors_[kCuSeqlensK].present(); }
 
   const char* function_;
@@ -51,9 +50,7 @@ class Call {
   GradGuard grad_;
   Tensor tensors_[kSlotCount];
   nb::object out_, lse_;
-  bool out_made_ = false, lse_made_ = false;
   bool dense_mask_ = false;  // tensors_[kKeyMask] stands for kDenseMask
-  bool mixed_ = false;       // tensors of several frameworks
   uint64_t seed_ = 0, offset_ = 0;
 };
 

@@ -19,18 +19,17 @@ constexpr TensorArg kOptionalTensors[] = {
     {kCuSeqlensK, kArgCuSeqlensK, Use::kRows}, {kSequsedK, kArgSequsedK, Use::kRows},
 };
 
-void* data_of(const Tensor& tensor) {
-  return tensor.present() ? tensor.view.data : nullptr;
-}
-
 // The tangent of a dual tensor would be lost as silently as a gradient, and grad mode does not switch it off.
 bool in_forward_ad() {
-  static PyObject* forward_ad = nullptr;
-  if (!forward_ad) forward_ad = nb::module_::import_("torch.autograd.forward_ad").release().ptr();
-  static PyObject* current_level = PyUnicode_InternFromString("_current_level");
-  const nb::object level = nb::steal(PyObject_GetAttr(forward_ad, current_level));
-  if (!level.is_valid()) throw nb::python_error();
-  return PyLong_AsLong(level.ptr()) >= 0;
+  static PyObject* variables = nullptr;  // the module's dict, which is looked into faster than its attributes
+  if (!variables) {
+    variables = Py_NewRef(PyModule_GetDict(nb::module_::import_("torch.autograd.forward_ad").ptr()));
+  }
+  static PyObject* name = PyUnicode_InternFromString("_current_level");
+  PyObject* level = PyDict_GetItemWithError(variables, name);
+  if (!level && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, name);
+  if (!level) throw nb::python_error();
+  return PyLong_AsLong(level) >= 0;
 }
 
 bool has_tangent(PyObject* x) {
@@ -108,7 +107,7 @@ View lse_geometry(const View& q, const Options& options) {
 
 void Call::read(Slot slot, Arg arg, Use use) {
   PyObject* x = arguments_[arg];
-  Tensor& tensor = tensors_[slot];
+  Tensor& tensor = tensors_.add(slot);
   tensor.import(x, where(arg), use, stream_);
   if (slot != kQ && tensor.view.device != device()) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on q's device, ", name_of(device()),
@@ -148,8 +147,9 @@ void Call::bind_result(Slot slot, Arg arg, const View& geometry, double unset, n
     return;
   }
   result = allocate_like(tensors_[kQ], geometry, where(arg), stream_);
-  tensors_[slot].import(result.ptr(), where(arg), Use::kMade, stream_);
-  if (packed()) fill(tensors_[slot], unset, where(arg), stream_);  // rows of no member
+  Tensor& tensor = tensors_.add(slot);
+  tensor.import(result.ptr(), where(arg), Use::kMade, stream_);
+  if (packed()) fill(tensor, unset, where(arg), stream_);  // rows of no member
 }
 
 void Call::bind_results(const View& out, const View* lse) {
@@ -158,7 +158,7 @@ void Call::bind_results(const View& out, const View* lse) {
 }
 
 void Call::bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset) {
-  if (tensors_[kDropoutState].present()) return;
+  if (tensors_.has(kDropoutState)) return;
   seed_ = default_seed;
   offset_ = default_offset;
   if (PyObject* seed = arguments_[kArgSeed]) {
@@ -172,8 +172,8 @@ void Call::bind_seed(const Options& options, bool has_default, uint64_t default_
 }
 
 Views Call::views() const {
-  Views views;
-  for (int slot = 0; slot < kSlotCount; ++slot) views[slot] = tensors_[slot].present() ? &tensors_[slot].view : nullptr;
+  Views views{};
+  tensors_.for_each([&](Slot slot, const Tensor& tensor) { views[slot] = &tensor.view; });
   if (dense_mask_) std::swap(views[kKeyMask], views[kDenseMask]);
   return views;
 }
@@ -193,20 +193,20 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
     workspace.prepare(plan.workspace(), arguments_[kArgWorkspace], tensors_[kQ], where(kArgWorkspace), stream_);
   }
   flashcuteAttentionBuffers_t buffers = FLASHCUTE_ATTENTION_BUFFERS_INIT;
-  buffers.lse = static_cast<float*>(data_of(tensors_[kLse]));
-  if (dense_mask_) buffers.dense_mask = data_of(tensors_[kKeyMask]);
-  buffers.bias = data_of(tensors_[kBias]);
-  buffers.alibi_slopes = static_cast<const float*>(data_of(tensors_[kAlibi]));
-  buffers.sinks = data_of(tensors_[kSinks]);
-  buffers.cu_seqlens_q = static_cast<const int32_t*>(data_of(tensors_[kCuSeqlensQ]));
-  buffers.cu_seqlens_k = static_cast<const int32_t*>(data_of(tensors_[kCuSeqlensK]));
-  buffers.seqused_k = static_cast<const int32_t*>(data_of(tensors_[kSequsedK]));
-  buffers.dropout_state = static_cast<const uint64_t*>(data_of(tensors_[kDropoutState]));
+  buffers.lse = static_cast<float*>(data_of(kLse));
+  if (dense_mask_) buffers.dense_mask = data_of(kKeyMask);
+  buffers.bias = data_of(kBias);
+  buffers.alibi_slopes = static_cast<const float*>(data_of(kAlibi));
+  buffers.sinks = data_of(kSinks);
+  buffers.cu_seqlens_q = static_cast<const int32_t*>(data_of(kCuSeqlensQ));
+  buffers.cu_seqlens_k = static_cast<const int32_t*>(data_of(kCuSeqlensK));
+  buffers.seqused_k = static_cast<const int32_t*>(data_of(kSequsedK));
+  buffers.dropout_state = static_cast<const uint64_t*>(data_of(kDropoutState));
   buffers.seed = seed_;
   buffers.offset = offset_;
 
   StreamOrder order(function_, device(), stream_);
-  for (const Tensor& tensor : tensors_) order.add(tensor);
+  tensors_.for_each([&](Slot, const Tensor& tensor) { order.add(tensor); });
   order.add(workspace.tensor());
   order.before_work();
 
@@ -218,7 +218,7 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
     const Unlocked unlocked;
     status = flashcuteFlashAttention(plan.descriptor(), workspace.data(), workspace.size(), tensors_[kOut].view.data,
                                      tensors_[kQ].view.data, tensors_[kK].view.data, tensors_[kV].view.data,
-                                     dense_mask_ ? nullptr : data_of(tensors_[kKeyMask]), &buffers, stream_.handle);
+                                     dense_mask_ ? nullptr : data_of(kKeyMask), &buffers, stream_.handle);
   }
   check(status, function_);
 

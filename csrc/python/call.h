@@ -40,15 +40,16 @@ class Call {
 
  private:
   Where where(Arg arg) const { return {function_, name_of(arg)}; }
+  void* data_of(Slot slot) const { return tensors_.has(slot) ? tensors_[slot].view.data : nullptr; }
   void read(Slot slot, Arg arg, Use use);
   void bind_result(Slot slot, Arg arg, const View& geometry, double unset, nb::object& result);
-  bool packed() const { return tensors_[kCuSeqlensQ].present() || tensors_[kCuSeqlensK].present(); }
+  bool packed() const { return tensors_.has(kCuSeqlensQ) || tensors_.has(kCuSeqlensK); }
 
   const char* function_;
   const Arguments& arguments_;
   Stream stream_;
   GradGuard grad_;
-  Tensor tensors_[kSlotCount];
+  TensorSet tensors_;
   nb::object out_, lse_;
   bool dense_mask_ = false;  // tensors_[kKeyMask] stands for kDenseMask
   uint64_t seed_ = 0, offset_ = 0;

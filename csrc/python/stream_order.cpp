@@ -5,7 +5,7 @@
 namespace flashcute::python {
 
 void StreamOrder::add(const Tensor& tensor) {
-  if (!tensor.present()) return;
+  if (!device_.is_gpu() || !tensor.present()) return;
   several_frameworks_ |= count_ != 0 && &tensor.producer() != &tensors_[0]->producer();
   must_finish_ |= tensor.borrowed_blindly();
   tensors_[count_++] = &tensor;

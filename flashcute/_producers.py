@@ -28,7 +28,8 @@ def contiguous(x: Any, kind: int) -> Any:
     if kind == Kind.NUMPY:
         return np.array(x, order="C", copy=True, subok=False)
     if kind == Kind.CUPY:
-        return importlib.import_module("cupy").ascontiguousarray(x)
+        with x.device:
+            return importlib.import_module("cupy").ascontiguousarray(x)
     if hasattr(x, "contiguous"):
         return x.contiguous()
     raise TypeError(f"no way is known to make a {type(x).__name__} contiguous")
@@ -39,6 +40,18 @@ def cupy_empty(shape: tuple[int, ...], dtype: str, like: Any) -> Any:
     cupy = importlib.import_module("cupy")
     with like.device:
         return cupy.empty(shape, dtype=like.dtype if str(like.dtype) == dtype else dtype)
+
+
+def cupy_fill(x: Any, value: float) -> None:
+    with x.device:
+        x.fill(value)
+
+
+def cupy_stream(device_id: int) -> int:
+    """The stream on which CuPy works on a device. CuPy before 13 tells only that of the current device."""
+    cuda = importlib.import_module("cupy").cuda
+    with cuda.Device(device_id):
+        return int(cuda.get_current_stream().ptr)
 
 
 def device_empty(shape: tuple[int, ...], dtype: str, device: str, stream: int) -> DeviceArray:

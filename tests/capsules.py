@@ -56,6 +56,42 @@ _new = ctypes.pythonapi.PyCapsule_New
 _new.restype = ctypes.py_object
 _new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
+
+class ExchangeApi(ctypes.Structure):
+    """DLPack's C functions of one framework; the three that hand memory over are never called here."""
+
+    VIEW = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+    CURRENT_STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_size_t))
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("older", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("export_managed", ctypes.c_void_p),
+        ("import_managed", ctypes.c_void_p),
+        ("view", VIEW),
+        ("current_stream", CURRENT_STREAM),
+    ]
+
+
+def exchange_api(view, current_stream):
+    """A capsule for __dlpack_c_exchange_api__. `view(x, tensor)` fills a DLTensor, `current_stream(id)` is a number."""
+
+    def write_view(x, tensor):
+        view(x, tensor[0])
+        return 0
+
+    def write_stream(device_type, device_id, stream):
+        stream[0] = current_stream(device_id)
+        return 0
+
+    api = ExchangeApi(
+        1, 3, None, 1, 1, 1, view=ExchangeApi.VIEW(write_view), current_stream=ExchangeApi.CURRENT_STREAM(write_stream)
+    )
+    _kept[ctypes.addressof(api)] = (api,)
+    return _new(ctypes.addressof(api), b"dlpack_exchange_api", None)
+
+
 _kept: dict[int, tuple] = {}
 deleted: list[int] = []
 _NAMES = {False: b"dltensor", True: b"dltensor_versioned"}

@@ -105,6 +105,16 @@ def test_a_write_to_a_saved_tensor_is_noticed_by_autograd(qkv):
         flashcute.attention(*qkv, out=torch.empty_like(saved))
 
 
+def test_results_that_need_a_gradient_are_refused(qkv):
+    descriptor = flashcute.AttentionDescriptor(*qkv, return_lse=True)
+    for name, shape, dtype in (("out", SHAPE, torch.float16), ("lse", SHAPE[:-1], torch.float32)):
+        result = torch.zeros(shape, dtype=dtype, device=qkv[0].device, requires_grad=True)
+        with pytest.raises(flashcute.NotImplementedByKernelError, match=rf"\({name}\).*requires_grad"):
+            descriptor.run(*qkv, **{name: result})
+        with torch.no_grad():
+            descriptor.run(*qkv, **{name: result})
+
+
 def test_forward_mode_tangents_are_not_lost(qkv):
     forward_ad = torch.autograd.forward_ad
     with forward_ad.dual_level(), torch.no_grad():

@@ -29,7 +29,7 @@ PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObje
   }
 }
 
-constexpr const char* kDoc =
+constexpr const char* kAttentionDoc =
     "attention(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), mask=None, "
     "bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, cu_seqlens_q=None, "
     "cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', return_lse=False, "
@@ -76,7 +76,7 @@ void add_builtin(nb::module_& module, PyMethodDef& definition) {
 
 void add_attention(nb::module_& module) {
   static PyMethodDef definition = {"attention", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&attention)),
-                                   METH_FASTCALL | METH_KEYWORDS, kDoc};
+                                   METH_FASTCALL | METH_KEYWORDS, kAttentionDoc};
   add_builtin(module, definition);
 }
 

@@ -19,18 +19,17 @@ constexpr TensorArg kOptionalTensors[] = {
     {kCuSeqlensK, kArgCuSeqlensK, Use::kRows}, {kSequsedK, kArgSequsedK, Use::kRows},
 };
 
-void* data_of(const Tensor& tensor) {
-  return tensor.present() ? tensor.view.data : nullptr;
-}
-
 // The tangent of a dual tensor would be lost as silently as a gradient, and grad mode does not switch it off.
 bool in_forward_ad() {
-  static PyObject* forward_ad = nullptr;
-  if (!forward_ad) forward_ad = nb::module_::import_("torch.autograd.forward_ad").release().ptr();
-  static PyObject* current_level = PyUnicode_InternFromString("_current_level");
-  const nb::object level = nb::steal(PyObject_GetAttr(forward_ad, current_level));
-  if (!level.is_valid()) throw nb::python_error();
-  return PyLong_AsLong(level.ptr()) >= 0;
+  static PyObject* variables = nullptr;  // the module's dict, which is looked into faster than its attributes
+  if (!variables) {
+    variables = Py_NewRef(PyModule_GetDict(nb::module_::import_("torch.autograd.forward_ad").ptr()));
+  }
+  static PyObject* name = PyUnicode_InternFromString("_current_level");
+  PyObject* level = PyDict_GetItemWithError(variables, name);
+  if (!level && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, name);
+  if (!level) throw nb::python_error();
+  return PyLong_AsLong(level) >= 0;
 }
 
 bool has_tangent(PyObject* x) {
@@ -108,13 +107,13 @@ View lse_geometry(const View& q, const Options& options) {
 
 void Call::read(Slot slot, Arg arg, Use use) {
   PyObject* x = arguments_[arg];
-  Tensor& tensor = tensors_[slot];
+  Tensor& tensor = tensors_.add(slot);
   tensor.import(x, where(arg), use, stream_);
-  mixed_ |= &tensor.producer() != &tensors_[kQ].producer();
   if (slot != kQ && tensor.view.device != device()) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on q's device, ", name_of(device()),
          ", given one on ", name_of(tensor.view.device));
   }
+  grad_.check(x, tensor.producer(), where(arg));
 }
 
 void Call::read_inputs() {
@@ -123,13 +122,8 @@ void Call::read_inputs() {
   refuse_after_fork(device());
   read(kK, kArgK, Use::kRows);
   read(kV, kArgV, Use::kRows);
-  for (const auto& [slot, arg] : {std::pair{kQ, kArgQ}, {kK, kArgK}, {kV, kArgV}}) {
-    grad_.check(arguments_[arg], tensors_[slot].producer(), where(arg));
-  }
   for (const TensorArg& optional : kOptionalTensors) {
-    if (!arguments_[optional.arg]) continue;
-    read(optional.slot, optional.arg, optional.use);
-    grad_.check(arguments_[optional.arg], tensors_[optional.slot].producer(), where(optional.arg));
+    if (arguments_[optional.arg]) read(optional.slot, optional.arg, optional.use);
   }
   if (arguments_[kArgMask]) {
     read(kKeyMask, kArgMask, Use::kMask);
@@ -146,31 +140,25 @@ void Call::read_inputs() {
   }
 }
 
+void Call::bind_result(Slot slot, Arg arg, const View& geometry, double unset, nb::object& result) {
+  if (PyObject* given = arguments_[arg]) {
+    read(slot, arg, Use::kWritten);
+    result = nb::borrow(given);
+    return;
+  }
+  result = allocate_like(tensors_[kQ], geometry, where(arg), stream_);
+  Tensor& tensor = tensors_.add(slot);
+  tensor.import(result.ptr(), where(arg), Use::kMade, stream_);
+  if (packed()) fill(tensor, unset, where(arg), stream_);  // rows of no member
+}
+
 void Call::bind_results(const View& out, const View* lse) {
-  if (PyObject* given = arguments_[kArgOut]) {
-    read(kOut, kArgOut, Use::kWritten);
-    grad_.check(given, tensors_[kOut].producer(), where(kArgOut));
-    out_ = nb::borrow(given);
-  } else {
-    out_ = allocate_like(tensors_[kQ], out, where(kArgOut), stream_);
-    tensors_[kOut].import(out_.ptr(), where(kArgOut), Use::kWritten, stream_);
-    out_made_ = true;
-    if (packed()) fill(tensors_[kOut], 0.0, where(kArgOut), stream_);  // rows of no member
-  }
-  if (!lse) return;
-  if (PyObject* given = arguments_[kArgLse]) {
-    read(kLse, kArgLse, Use::kWritten);
-    lse_ = nb::borrow(given);
-  } else {
-    lse_ = allocate_like(tensors_[kQ], *lse, where(kArgLse), stream_);
-    tensors_[kLse].import(lse_.ptr(), where(kArgLse), Use::kWritten, stream_);
-    lse_made_ = true;
-    if (packed()) fill(tensors_[kLse], -std::numeric_limits<double>::infinity(), where(kArgLse), stream_);
-  }
+  bind_result(kOut, kArgOut, out, 0.0, out_);
+  if (lse) bind_result(kLse, kArgLse, *lse, -std::numeric_limits<double>::infinity(), lse_);
 }
 
 void Call::bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset) {
-  if (tensors_[kDropoutState].present()) return;
+  if (tensors_.has(kDropoutState)) return;
   seed_ = default_seed;
   offset_ = default_offset;
   if (PyObject* seed = arguments_[kArgSeed]) {
@@ -184,8 +172,8 @@ void Call::bind_seed(const Options& options, bool has_default, uint64_t default_
 }
 
 Views Call::views() const {
-  Views views;
-  for (int slot = 0; slot < kSlotCount; ++slot) views[slot] = tensors_[slot].present() ? &tensors_[slot].view : nullptr;
+  Views views{};
+  tensors_.for_each([&](Slot slot, const Tensor& tensor) { views[slot] = &tensor.view; });
   if (dense_mask_) std::swap(views[kKeyMask], views[kDenseMask]);
   return views;
 }
@@ -199,46 +187,28 @@ uint32_t Call::alignment() const {
   return static_cast<uint32_t>(bits & -bits);
 }
 
-// The call's stream may not be the one on which a framework without DLPack's hand-over has prepared its tensors.
-void Call::order_streams() {
-  void* seen = stream_.handle;
-  for (const Tensor& tensor : tensors_) {
-    if (!tensor.present() || !tensor.producer().api) continue;
-    void* theirs = current_stream(tensor.producer(), device().id, where(kArgStream));
-    if (theirs == stream_.handle || theirs == seen) continue;
-    check(flashcuteStreamWait(handle_of(device(), function_), stream_.handle, theirs), function_);
-    seen = theirs;
-  }
-}
-
-bool Call::anything_made_here() const {
-  bool made = out_made_ || lse_made_;
-  for (const Tensor& tensor : tensors_) made |= tensor.present() && tensor.copied();
-  return made;
-}
-
 PyObject* Call::run(const Plan& plan, bool return_lse) {
   Workspace workspace;
   if (plan.workspace() != 0 || arguments_[kArgWorkspace]) {
     workspace.prepare(plan.workspace(), arguments_[kArgWorkspace], tensors_[kQ], where(kArgWorkspace), stream_);
   }
   flashcuteAttentionBuffers_t buffers = FLASHCUTE_ATTENTION_BUFFERS_INIT;
-  buffers.lse = static_cast<float*>(data_of(tensors_[kLse]));
-  if (dense_mask_) buffers.dense_mask = data_of(tensors_[kKeyMask]);
-  buffers.bias = data_of(tensors_[kBias]);
-  buffers.alibi_slopes = static_cast<const float*>(data_of(tensors_[kAlibi]));
-  buffers.sinks = data_of(tensors_[kSinks]);
-  buffers.cu_seqlens_q = static_cast<const int32_t*>(data_of(tensors_[kCuSeqlensQ]));
-  buffers.cu_seqlens_k = static_cast<const int32_t*>(data_of(tensors_[kCuSeqlensK]));
-  buffers.seqused_k = static_cast<const int32_t*>(data_of(tensors_[kSequsedK]));
-  buffers.dropout_state = static_cast<const uint64_t*>(data_of(tensors_[kDropoutState]));
+  buffers.lse = static_cast<float*>(data_of(kLse));
+  if (dense_mask_) buffers.dense_mask = data_of(kKeyMask);
+  buffers.bias = data_of(kBias);
+  buffers.alibi_slopes = static_cast<const float*>(data_of(kAlibi));
+  buffers.sinks = data_of(kSinks);
+  buffers.cu_seqlens_q = static_cast<const int32_t*>(data_of(kCuSeqlensQ));
+  buffers.cu_seqlens_k = static_cast<const int32_t*>(data_of(kCuSeqlensK));
+  buffers.seqused_k = static_cast<const int32_t*>(data_of(kSequsedK));
+  buffers.dropout_state = static_cast<const uint64_t*>(data_of(kDropoutState));
   buffers.seed = seed_;
   buffers.offset = offset_;
 
-  const bool on_gpu = device().is_gpu();
-  const Producer& producer = tensors_[kQ].producer();
-  const bool foreign_stream = on_gpu && stream_.given;
-  if (foreign_stream || (on_gpu && mixed_)) order_streams();
+  StreamOrder order(function_, device(), stream_);
+  tensors_.for_each([&](Slot, const Tensor& tensor) { order.add(tensor); });
+  order.add(workspace.tensor());
+  order.before_work();
 
   if (arguments_[kArgOut]) announce_write(tensors_[kOut], where(kArgOut));
   if (lse_.is_valid() && arguments_[kArgLse]) announce_write(tensors_[kLse], where(kArgLse));
@@ -248,29 +218,15 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
     const Unlocked unlocked;
     status = flashcuteFlashAttention(plan.descriptor(), workspace.data(), workspace.size(), tensors_[kOut].view.data,
                                      tensors_[kQ].view.data, tensors_[kK].view.data, tensors_[kV].view.data,
-                                     dense_mask_ ? nullptr : data_of(tensors_[kKeyMask]), &buffers, stream_.handle);
+                                     dense_mask_ ? nullptr : data_of(kKeyMask), &buffers, stream_.handle);
   }
   check(status, function_);
 
-  if (on_gpu) {
-    bool must_finish = false;
-    for (const Tensor& tensor : tensors_) must_finish |= tensor.present() && tensor.borrowed_blindly();
-    if (must_finish) {
-      const Unlocked unlocked;
-      status = flashcuteSynchronize(handle_of(device(), function_), stream_.handle);
-    } else if (foreign_stream && (anything_made_here() || workspace.allocated())) {
-      // What the framework's allocator gave belongs to its current stream, which may reuse it once it is released.
-      void* theirs = current_stream(producer, device().id, where(kArgStream));
-      if (theirs != stream_.handle) {
-        status = flashcuteStreamWait(handle_of(device(), function_), theirs, stream_.handle);
-      }
-    }
-    check(status, function_);
-  }
+  order.after_work();
 
-  if (out_made_) out_ = to_caller(tensors_[kQ], std::move(out_), where(kArgOut));
+  if (tensors_[kOut].made_here()) out_ = to_caller(tensors_[kQ], std::move(out_), where(kArgOut));
   if (!return_lse) return out_.release().ptr();
-  if (lse_made_) lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
+  if (tensors_[kLse].made_here()) lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
   return nb::make_tuple(out_, lse_).release().ptr();
 }
 

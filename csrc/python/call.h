@@ -3,7 +3,7 @@
 
 #include "plan_cache.h"
 #include "results.h"
-#include "stream.h"
+#include "stream_order.h"
 
 namespace flashcute::python {
 
@@ -40,20 +40,18 @@ class Call {
 
  private:
   Where where(Arg arg) const { return {function_, name_of(arg)}; }
+  void* data_of(Slot slot) const { return tensors_.has(slot) ? tensors_[slot].view.data : nullptr; }
   void read(Slot slot, Arg arg, Use use);
-  void order_streams();
-  bool anything_made_here() const;
-  bool packed() const { return tensors_[kCuSeqlensQ].present() || tensors_[kCuSeqlensK].present(); }
+  void bind_result(Slot slot, Arg arg, const View& geometry, double unset, nb::object& result);
+  bool packed() const { return tensors_.has(kCuSeqlensQ) || tensors_.has(kCuSeqlensK); }
 
   const char* function_;
   const Arguments& arguments_;
   Stream stream_;
   GradGuard grad_;
-  Tensor tensors_[kSlotCount];
+  TensorSet tensors_;
   nb::object out_, lse_;
-  bool out_made_ = false, lse_made_ = false;
   bool dense_mask_ = false;  // tensors_[kKeyMask] stands for kDenseMask
-  bool mixed_ = false;       // tensors of several frameworks
   uint64_t seed_ = 0, offset_ = 0;
 };
 

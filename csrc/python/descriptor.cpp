@@ -32,7 +32,7 @@ constexpr SlotArg kSlotArgs[] = {{kQ, kArgQ},
 
 struct State {
   Options options;
-  std::shared_ptr<const Plan> plan;
+  std::unique_ptr<const Plan> plan;
   View views[kSlotCount];
   bool declared[kSlotCount] = {};
   bool has_seed = false;
@@ -142,30 +142,36 @@ void create(State& state, const Arguments& arguments) {
   if (state.offset != 0 && state.declared[kDropoutState]) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, {kCreate, "offset"}, "expected 0 beside a seed tensor, which holds the offset");
   }
-  state.plan = std::make_shared<const Plan>(kCreate, state.views[kQ].device, options, views,
+  state.plan = std::make_unique<const Plan>(kCreate, state.views[kQ].device, options, views,
                                             static_cast<uint32_t>(bits & -bits));
 }
 
+[[noreturn]] void refuse(const State& state, int slot, const View& given) {
+  Arg arg = kArgQ;
+  for (const SlotArg& pair : kSlotArgs) {
+    if (pair.slot == slot) arg = pair.arg;
+  }
+  const Where where{kRun, name_of(arg)};
+  if (!state.declared[slot]) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected none, as the descriptor was made without it");
+  }
+  const View& expected = state.views[slot];
+  if (given.dtype != expected.dtype) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where, "expected dtype ", name_of(expected.dtype), ", given ",
+         name_of(given.dtype));
+  }
+  if (shape_text(given) != shape_text(expected)) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected shape ", shape_text(expected), ", given ",
+         shape_text(given));
+  }
+  fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides ", strides_text(expected), ", given ",
+       strides_text(given));
+}
+
 void compare(const State& state, const Views& views) {
-  for (const auto [slot, arg] : kSlotArgs) {
+  for (int slot = 0; slot < kSlotCount; ++slot) {
     const View* view = views[slot];
-    if (!view) continue;
-    const Where where{kRun, name_of(arg)};
-    if (!state.declared[slot]) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected none, as the descriptor was made without it");
-    }
-    const View& expected = state.views[slot];
-    if (view->same_geometry(expected)) continue;
-    if (view->dtype != expected.dtype) {
-      fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where, "expected dtype ", name_of(expected.dtype), ", given ",
-           name_of(view->dtype));
-    }
-    if (shape_text(*view) != shape_text(expected)) {
-      fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected shape ", shape_text(expected), ", given ",
-           shape_text(*view));
-    }
-    fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides ", strides_text(expected), ", given ",
-         strides_text(*view));
+    if (view && !(state.declared[slot] && view->same_geometry(state.views[slot]))) refuse(state, slot, *view);
   }
 }
 
@@ -186,9 +192,7 @@ PyObject* run(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObjec
     call.bind_seed(state.options, state.has_seed || state.declared[kDropoutState], state.seed, state.offset);
     call.bind_results(state.views[kOut], state.declared[kLse] ? &state.views[kLse] : nullptr);
     compare(state, call.views());
-    // Held here, so that the plan outlives a descriptor dropped by another thread while this one runs.
-    const std::shared_ptr<const Plan> plan = state.plan;
-    return call.run(*plan, state.options.return_lse);
+    return call.run(*state.plan, state.options.return_lse);  // the caller keeps `self` alive, and it the plan
   } catch (...) {
     set_python_error();
     return nullptr;
@@ -251,7 +255,7 @@ PyObject* plan(PyObject* self, void*) {
   }
 }
 
-constexpr const char* kDoc =
+constexpr const char* kDescriptorDoc =
     "AttentionDescriptor(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), "
     "mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, "
     "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', "
@@ -286,7 +290,7 @@ void add_descriptor(nb::module_& module) {
                                 {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
                                 {Py_tp_methods, methods},
                                 {Py_tp_getset, properties},
-                                {Py_tp_doc, const_cast<char*>(kDoc)},
+                                {Py_tp_doc, const_cast<char*>(kDescriptorDoc)},
                                 {0, nullptr}};
   static PyType_Spec spec = {"flashcute.AttentionDescriptor", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
   const nb::object type = nb::steal(PyType_FromSpec(&spec));

@@ -37,8 +37,7 @@ void fail_from_python(flashcuteStatus_t status, Where where, std::string what, P
   throw StatusError(status, text("flashcute.", where.function, '(', where.argument, "): ", what, ": ", reason), cause);
 }
 
-void check(flashcuteStatus_t status, const char* function) {
-  if (status == FLASHCUTE_STATUS_SUCCESS) return;
+void fail_from_library(flashcuteStatus_t status, const char* function) {
   const std::string message = flashcuteGetLastErrorMessage();
   // "flashcuteVerbNoun(options->name): expected …" becomes "flashcute.attention(name): expected …".
   const size_t open = message.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");

@@ -78,9 +78,12 @@ template <class... Parts>
 // like pass unchanged. A '%' in `what` stands for the type of `subject`.
 [[noreturn]] void fail_from_python(flashcuteStatus_t status, Where where, std::string what, PyObject* subject);
 
-// Throws the library's own message when `status` is a failure, as one of the Python call and argument that the caller
-// knows.
-void check(flashcuteStatus_t status, const char* function);
+// Throws the library's own message of a failure, as one of the Python call and argument that the caller knows.
+[[noreturn]] void fail_from_library(flashcuteStatus_t status, const char* function);
+
+inline void check(flashcuteStatus_t status, const char* function) {
+  if (status != FLASHCUTE_STATUS_SUCCESS) fail_from_library(status, function);
+}
 
 // Inside a catch block: sets the Python error of the exception in flight.
 void set_python_error() noexcept;

@@ -48,8 +48,8 @@ PyObject* merge(PyObject*, PyObject* positional, PyObject* keywords) {
     nb::object out = allocate_like(like, out_view, {kFunction, "out_a"}, stream);
     nb::object lse = allocate_like(like, lse_view, {kFunction, "lse_a"}, stream);
     Tensor results[2];
-    results[0].import(out.ptr(), {kFunction, "out_a"}, Use::kWritten, stream);
-    results[1].import(lse.ptr(), {kFunction, "lse_a"}, Use::kWritten, stream);
+    results[0].import(out.ptr(), {kFunction, "out_a"}, Use::kMade, stream);
+    results[1].import(lse.ptr(), {kFunction, "lse_a"}, Use::kMade, stream);
 
     const auto native = [&](const Tensor& tensor, bool is_out) {
       return NativeDescriptor(tensor.view, is_out && rows_first, kFunction);
@@ -57,8 +57,10 @@ PyObject* merge(PyObject*, PyObject* positional, PyObject* keywords) {
     const NativeDescriptor out_desc = native(results[0], true), lse_desc = native(results[1], false);
     const NativeDescriptor out_a = native(tensors[0], true), lse_a = native(tensors[1], false);
     const NativeDescriptor out_b = native(tensors[2], true), lse_b = native(tensors[3], false);
-    bool must_finish = false;
-    for (const Tensor& tensor : tensors) must_finish |= tensor.borrowed_blindly();
+    StreamOrder order(kFunction, device, stream);
+    for (const Tensor& tensor : tensors) order.add(tensor);
+    for (const Tensor& tensor : results) order.add(tensor);
+    order.before_work();
     flashcuteStatus_t status;
     {
       const Unlocked unlocked;
@@ -66,9 +68,9 @@ PyObject* merge(PyObject*, PyObject* positional, PyObject* keywords) {
           handle, out_desc.get(), results[0].view.data, lse_desc.get(), static_cast<float*>(results[1].view.data),
           out_a.get(), tensors[0].view.data, lse_a.get(), static_cast<const float*>(tensors[1].view.data), out_b.get(),
           tensors[2].view.data, lse_b.get(), static_cast<const float*>(tensors[3].view.data), stream.handle);
-      if (status == FLASHCUTE_STATUS_SUCCESS && must_finish) status = flashcuteSynchronize(handle, stream.handle);
     }
     check(status, kFunction);
+    order.after_work();
     out = to_caller(like, std::move(out), {kFunction, "out_a"});
     lse = to_caller(like, std::move(lse), {kFunction, "lse_a"});
     return nb::make_tuple(out, lse).release().ptr();

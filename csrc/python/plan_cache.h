@@ -5,27 +5,9 @@
 #include <memory>
 
 #include "arguments.h"
-#include "tensor.h"
+#include "tensor_set.h"
 
 namespace flashcute::python {
-
-enum Slot : int {
-  kQ,
-  kK,
-  kV,
-  kOut,
-  kLse,
-  kKeyMask,
-  kDenseMask,
-  kBias,
-  kAlibi,
-  kSinks,
-  kCuSeqlensQ,
-  kCuSeqlensK,
-  kSequsedK,
-  kDropoutState,
-  kSlotCount
-};
 
 using Views = std::array<const View*, kSlotCount>;  // null where absent
 

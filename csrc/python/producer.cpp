@@ -63,7 +63,7 @@ bool classify(PyObject* type, Producer& out) {
   return true;
 }
 
-struct Entry {
+struct KnownType {
   Producer producer;
   nb::object type;  // held, so that its address is not used again
 };
@@ -72,7 +72,7 @@ struct Entry {
 
 const Producer* find_producer(PyObject* x) {
   static auto* cache =
-      new std::unordered_map<PyTypeObject*, Entry>;  // guarded by the GIL, lives as long as the process
+      new std::unordered_map<PyTypeObject*, KnownType>;  // guarded by the GIL, lives as long as the process
   static PyTypeObject* last_type = nullptr;
   static const Producer* last_producer = nullptr;
 
@@ -91,7 +91,7 @@ const Producer* find_producer(PyObject* x) {
         return &shared;
       }
     }
-    found = cache->emplace(type, Entry{producer, nb::borrow(reinterpret_cast<PyObject*>(type))}).first;
+    found = cache->emplace(type, KnownType{producer, nb::borrow(reinterpret_cast<PyObject*>(type))}).first;
   }
   last_type = type;
   last_producer = &found->second.producer;

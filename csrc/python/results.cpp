@@ -188,10 +188,13 @@ void fill(const Tensor& tensor, double value, Where where, const Stream& stream)
   if (count == 0) return;
   const ProducerKind kind = tensor.producer().kind;
   if (view.device.is_gpu() && (kind == ProducerKind::kTorch || kind == ProducerKind::kCupy)) {
-    const char* method = kind == ProducerKind::kTorch ? "fill_" : "fill";
-    const nb::object done = nb::steal(PyObject_CallMethod(tensor.object(), method, "d", value));
-    if (!done.is_valid())
+    const bool torch = kind == ProducerKind::kTorch;
+    const nb::object done =
+        nb::steal(torch ? PyObject_CallMethod(tensor.object(), "fill_", "d", value)
+                        : PyObject_CallMethod(producers_module().ptr(), "cupy_fill", "Od", tensor.object(), value));
+    if (!done.is_valid()) {
       fail_from_python(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "% cannot be filled", tensor.object());
+    }
     return;
   }
   const size_t bytes = count * static_cast<size_t>(size_of(view.dtype));
@@ -287,7 +290,7 @@ void Workspace::prepare(size_t bytes, PyObject* given, const Tensor& like, Where
   geometry.shape[0] = static_cast<int64_t>(bytes);
   geometry.strides[0] = 1;
   owner_ = allocate_like(like, geometry, where, stream);
-  tensor_.import(owner_.ptr(), where, Use::kWritten, stream);
+  tensor_.import(owner_.ptr(), where, Use::kMade, stream);
   data_ = tensor_.view.data;
   if (reinterpret_cast<uintptr_t>(data_) % kAlignment != 0) {
     fail(FLASHCUTE_STATUS_INTERNAL_ERROR, where, "the framework's allocator returned memory not aligned to 256 bytes");

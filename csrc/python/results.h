@@ -28,7 +28,7 @@ class Workspace {
   void prepare(size_t bytes, PyObject* given, const Tensor& like, Where where, Stream& stream);
   void* data() const { return data_; }
   size_t size() const { return size_; }
-  bool allocated() const { return owner_.is_valid(); }
+  const Tensor& tensor() const { return tensor_; }  // not present for the CPU's own
 
  private:
   void* data_ = nullptr;

@@ -61,8 +61,8 @@ void* current_stream(const Producer& producer, int device_id, Where where) {
     return normalise(parse_u64(where, nb::object(stream.attr("cuda_stream")).ptr()));
   }
   if (producer.kind == ProducerKind::kCupy) {
-    const nb::object stream = nb::module_::import_("cupy.cuda").attr("get_current_stream")();
-    return normalise(parse_u64(where, nb::object(stream.attr("ptr")).ptr()));
+    const nb::object number = nb::module_::import_("flashcute._producers").attr("cupy_stream")(device_id);
+    return normalise(parse_u64(where, number.ptr()));
   }
   return nullptr;
 }

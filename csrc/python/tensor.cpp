@@ -137,17 +137,18 @@ void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geom
     fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that speaks DLPack, given ", type,
          traced ? ", a value of JAX without data: call outside of jit, grad and vmap" : "");
   }
-  if (use == Use::kWritten && producer_->immutable) {
+  use_ = use;
+  if (written() && producer_->immutable) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that can be written, given ", type_name(x),
          ", which is immutable");
   }
   object_ = x;
   read(x, where, stream);
-  if (use == Use::kWritten && read_only_) {
+  if (written() && read_only_) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a writable tensor, given a read-only one");
   }
-  if (usable(use) && !lazily_negated(use)) return;
-  if (use == Use::kWritten) {
+  if (usable() && !lazily_negated()) return;
+  if (written()) {
     fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where,
          "expected aligned elements with strides that are multiples of their size, since it is written in place");
   }
@@ -161,7 +162,7 @@ void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geom
   object_ = x;
   producer_ = producer;
   read(copy_.ptr(), where, stream);
-  if (!usable(use)) {
+  if (!usable()) {
     fail(FLASHCUTE_STATUS_BAD_TENSOR_STRIDES, where, "expected strides (…, 1), given ", strides_text(view), ", which ",
          type_name(x), " could not make contiguous");
   }
@@ -353,23 +354,23 @@ void Tensor::settle(Where where) {
 
 // PyTorch may hold the imaginary part of a conjugate as memory of the opposite sign, and exports that memory as it is.
 // Such views step over two elements, so only where no stride gives them away must the tensor be asked.
-bool Tensor::lazily_negated(Use use) const {
+bool Tensor::lazily_negated() const {
   if (producer_->kind != ProducerKind::kTorch) return false;
-  if (use != Use::kScores && view.ndim > 0 && view.shape[view.ndim - 1] != 1) return false;
+  if (use_ != Use::kScores && view.ndim > 0 && view.shape[view.ndim - 1] != 1) return false;
   const nb::object negated = nb::steal(PyObject_CallMethod(object_, "is_neg", nullptr));
   if (!negated.is_valid()) throw nb::python_error();
   return negated.ptr() == Py_True;
 }
 
-bool Tensor::usable(Use use) const {
+bool Tensor::usable() const {
   if (odd_strides_ || (reinterpret_cast<uintptr_t>(view.data) & static_cast<unsigned>(size_of(view.dtype) - 1)) != 0) {
     return false;
   }
-  if (use == Use::kWritten) return true;  // the library says what is wrong with the rest
+  if (written()) return true;  // the library says what is wrong with the rest
   for (int i = 0; i < view.ndim; ++i) {
     if (view.strides[i] < 0) return false;
   }
-  const bool rows = use == Use::kRows || (use == Use::kMask && view.ndim <= 2);
+  const bool rows = use_ == Use::kRows || (use_ == Use::kMask && view.ndim <= 2);
   return !rows || view.ndim == 0 || view.strides[view.ndim - 1] == 1;
 }
 

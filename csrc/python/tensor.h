@@ -50,6 +50,8 @@ struct Producer {
   ProducerKind kind = ProducerKind::kOther;
   const dlpack::ExchangeApi* api = nullptr;
   bool immutable = false;  // JAX, TensorFlow: no out=
+  // Otherwise its work is done, or handed over by DLPack, when we get to see a tensor.
+  bool has_current_stream() const { return api || kind == ProducerKind::kTorch || kind == ProducerKind::kCupy; }
 };
 
 // Null when x is no tensor of any kind. Cached by type.
@@ -79,6 +81,7 @@ enum class Use : uint8_t {
   kScores,   // read; any non-negative strides
   kMask,     // kRows for one of up to two axes, else kScores
   kWritten,  // never copied, must be writable
+  kMade,     // kWritten, in memory that this call had its framework allocate
 };
 
 // The stream of a call. Null means the legacy default stream, as in CUDA.
@@ -103,6 +106,8 @@ class Tensor {
   PyObject* object() const { return object_; }  // what the caller gave, borrowed
   const Producer& producer() const { return *producer_; }
   bool copied() const { return copy_.is_valid(); }
+  bool written() const { return use_ == Use::kWritten || use_ == Use::kMade; }
+  bool made_here() const { return copied() || use_ == Use::kMade; }  // in memory that its framework gave for this call
   // Exported by a framework that does not know our stream's progress: its memory must outlast the work.
   bool borrowed_blindly() const { return view.device.is_gpu() && owner_ != Owner::kNone && !stream_ordered(); }
 
@@ -118,8 +123,8 @@ class Tensor {
   void take_capsule(PyObject* capsule, Where where, const std::string& type);
   void fill(const dlpack::Tensor& tensor, Where where);
   void settle(Where where);  // checks sizes, fills in strides
-  bool usable(Use use) const;
-  bool lazily_negated(Use use) const;
+  bool usable() const;
+  bool lazily_negated() const;
   bool stream_ordered() const {
     return producer_->kind == ProducerKind::kTorch || producer_->kind == ProducerKind::kCupy ||
            producer_->kind == ProducerKind::kDeviceArray;
@@ -128,6 +133,7 @@ class Tensor {
   PyObject* object_ = nullptr;
   const Producer* producer_ = nullptr;
   nb::object copy_, helper_;
+  Use use_ = Use::kRows;
   Owner owner_ = Owner::kNone;
   bool read_only_ = false;
   bool odd_strides_ = false;  // NumPy: byte strides that are no multiple of the element

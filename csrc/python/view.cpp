@@ -1,6 +1,4 @@
 // Names of dtypes and devices, and the arithmetic of views.
-#include <cstring>
-
 #include "tensor.h"
 
 namespace flashcute::python {
@@ -63,9 +61,11 @@ void View::make_contiguous() {
 }
 
 bool View::same_geometry(const View& other) const {
-  const size_t bytes = sizeof(int64_t) * static_cast<size_t>(ndim);
-  return dtype == other.dtype && ndim == other.ndim && std::memcmp(shape, other.shape, bytes) == 0 &&
-         std::memcmp(strides, other.strides, bytes) == 0;
+  if (dtype != other.dtype || ndim != other.ndim) return false;
+  for (int i = 0; i < ndim; ++i) {
+    if (shape[i] != other.shape[i] || strides[i] != other.strides[i]) return false;
+  }
+  return true;
 }
 
 std::string shape_text(const View& view) {

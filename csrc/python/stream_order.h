@@ -1,0 +1,37 @@
+// The stream of a call among those of the frameworks that its tensors come from.
+#pragma once
+
+#include "stream.h"
+
+namespace flashcute::python {
+
+// Frameworks prepare, and later reuse, their memory on streams of their own. Where one of those may not be the call's
+// (a stream was given, or the tensors are of several frameworks), the two wait for each other around the work.
+class StreamOrder {
+ public:
+  StreamOrder(const char* function, Device device, const Stream& stream)
+      : function_(function), device_(device), stream_(stream) {}
+
+  // Every tensor that the work reads or writes, none of them released before after_work().
+  void add(const Tensor& tensor);
+  // The call's stream waits for what the frameworks have enqueued.
+  void before_work();
+  // What the work still uses is not reused before it is done.
+  void after_work();
+
+ private:
+  static constexpr int kMaxTensors = 16;
+
+  bool streams_may_differ() const { return device_.is_gpu() && (stream_.given || several_frameworks_); }
+  // False for frameworks without a current stream.
+  bool find_stream_of(const Tensor& tensor, void*& stream) const;
+
+  const char* function_;
+  Device device_;
+  const Stream& stream_;
+  bool several_frameworks_ = false, must_finish_ = false;
+  int count_ = 0;
+  const Tensor* tensors_[kMaxTensors];
+};
+
+}  // namespace flashcute::python

@@ -16,7 +16,9 @@ DeviceFacts pretended(const char* name, int capability, int multiprocessors, siz
   facts.capability = capability;
   facts.multiprocessors = multiprocessors;
   facts.shared_memory_per_block = shared_memory;
+  facts.shared_memory_per_multiprocessor = shared_memory + 1024;  // the driver's own kilobyte
   facts.l2_bytes = l2_bytes;
+  facts.planning = true;
   return facts;
 }
 
@@ -33,15 +35,19 @@ DeviceFacts nvidia_facts(int id) {
   if (id == 0 && fault_is(FLASHCUTE_FAULT_PRETENDED_GPU)) {
     return pretended("pretended GPU of capability 8.0", 80, 108, 163 << 10, 40 << 20);
   }
-  if (!cuda::compiled()) {
-    throw Error(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-                "(device): expected a build with CUDA kernels for FLASHCUTE_DEVICE_NVIDIA, given one with " +
-                    cuda::build_description() + "; rebuild with FLASHCUTE_CUDA=on");
-  }
+  require_cuda_build("device");
   return cuda::device_facts(id);
 }
 
 }  // namespace
+
+void require_cuda_build(const char* argument) {
+  if (cuda::compiled()) return;
+  throw Error(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
+              "(" + std::string(argument) +
+                  "): expected a build with CUDA kernels for FLASHCUTE_DEVICE_NVIDIA, given one with " +
+                  cuda::build_description() + "; rebuild with FLASHCUTE_CUDA=on");
+}
 
 std::string capability_text(int capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);

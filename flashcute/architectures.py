@@ -1,7 +1,7 @@
 """GPUs that can be planned for, and judged by their roofline, without having one.
 
-Figures are the makers' for the card that a name stands for. Tensor throughput counts dense float16 and bfloat16 products
-with float32 accumulators.
+Figures are the makers', for the card that a name stands for. Tensor throughput counts dense products of float16 or
+bfloat16 with float32 accumulators.
 """
 
 from __future__ import annotations

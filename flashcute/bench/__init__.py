@@ -1,1 +1,1 @@
-"""Measuring: what `flashcute bench` and the scripts in benchmarks/ are made of. Needs PyTorch; see flashcute.cli.bench."""
+"""What `flashcute bench` and the scripts in benchmarks/ measure with. Needs PyTorch."""

@@ -104,7 +104,8 @@ class Run:
 def speed_ratio(ours: Row, theirs: Row, *, eager: bool = False) -> float | None:
     """How many times as fast `ours` is, None where one of the two has no such time.
 
-    Raises DifferentRunsError unless both are of one problem and one run: between runs, clocks, heat and neighbours differ.
+    Raises DifferentRunsError unless both are of one problem and one run: from run to run, clocks, heat and neighbours
+    differ.
     """
     if ours.run != theirs.run:
         raise DifferentRunsError(
@@ -115,7 +116,7 @@ def speed_ratio(ours: Row, theirs: Row, *, eager: bool = False) -> float | None:
         raise DifferentRunsError("speed_ratio(theirs): expected a row of the same problem, given one of another")
     a, b = (row.eager if eager else row.times for row in (ours, theirs))
     same_clock = eager or (ours.replay is None) == (theirs.replay is None)
-    if a is None or b is None or not same_clock or "ok" != ours.status or theirs.status != "ok":
+    if a is None or b is None or not same_clock or ours.status != "ok" or theirs.status != "ok":
         return None
     return b.median / a.median
 

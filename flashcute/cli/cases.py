@@ -147,27 +147,32 @@ def draw(case: Case, random: np.random.Generator) -> Inputs:
             shape = (case.batch, heads, seq, dim)
         return random.standard_normal(shape, dtype=np.float32)
 
-    makers: dict[str, Callable[[], Array]] = {
-        "mask": lambda: random.random((case.batch, seq_k)) < 0.7,
-        "dense_mask": lambda: random.random((case.batch, 1, seq_q, seq_k)) < 0.7,
-        "bias": lambda: random.standard_normal((1, heads_q, seq_q, seq_k), dtype=np.float32),
-        "alibi_slopes": lambda: np.exp2(-8.0 * (np.arange(heads_q) + 1) / heads_q).astype(np.float32),
-        "sinks": lambda: random.standard_normal(heads_q, dtype=np.float32),
-        "seqused_k": lambda: random.integers(0, seq_k + 1, case.batch, dtype=np.int32),
-    }
-    tensors: dict[str, Array] = {}
-    for name in case.tensors:
-        if name == "cu_seqlens":
-            tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
-            tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
-        else:
-            tensors["mask" if name == "dense_mask" else name] = makers[name]()
+    tensors = draw_optional(case, random)
+    if case.packed:
+        tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
+        tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
     return Inputs(
         normal(heads_q, seq_q, case.head_dim[0]),
         normal(heads_k, seq_k, case.head_dim[0]),
         normal(heads_k, seq_k, case.head_dim[1]),
         tensors,
     )
+
+
+def draw_optional(case: Case, random: np.random.Generator) -> dict[str, Array]:
+    """The optional tensors that the case names, without cumulative lengths, by keyword of flashcute.attention."""
+    (seq_q, seq_k), heads_q = case.seq, case.heads[0]
+    keys = (seq_k,) if case.packed else (case.batch, seq_k)
+    makers: dict[str, Callable[[], Array]] = {
+        "mask": lambda: random.random(keys) < 0.7,
+        "dense_mask": lambda: random.random((case.batch, 1, seq_q, seq_k)) < 0.7,
+        "bias": lambda: random.standard_normal((1, heads_q, seq_q, seq_k), dtype=np.float32),
+        "alibi_slopes": lambda: np.exp2(-8.0 * (np.arange(heads_q) + 1) / heads_q).astype(np.float32),
+        "sinks": lambda: random.standard_normal(heads_q, dtype=np.float32),
+        "seqused_k": lambda: random.integers(0, seq_k + 1, case.batch, dtype=np.int32),
+    }
+    named = [name for name in case.tensors if name != "cu_seqlens"]
+    return {"mask" if name == "dense_mask" else name: makers[name]() for name in named}
 
 
 def _cumulative(random: np.random.Generator, batch: int, total: int) -> Array:

@@ -70,13 +70,13 @@ def explain(
     card = None if arch is None else find_architecture(arch)
     if arch is not None and card is None:
         return f"--arch: expected a100, a10, l40s, h100, h200, sm_80, sm_86, sm_89 or sm_90, given {arch}"
-    if card is not None:
-        label, entry = card.key, None
-    else:
-        entry = screen.choose_device(facts, device)
-        if isinstance(entry, str):
-            return entry
-        label = screen.device_label(entry)
+    entry: dict[str, Any] = {}
+    if card is None:
+        chosen = screen.choose_device(facts, device)
+        if isinstance(chosen, str):
+            return chosen
+        entry = chosen
+    label = screen.device_label(entry) if card is None else card.key
     plan, why = None, ""
     try:
         plan = problem.descriptor_of(case, tensors, label, return_lse=lse).plan
@@ -89,11 +89,10 @@ def explain(
 
 
 def _machine(
-    card: Architecture | None, entry: dict[str, Any] | None, case: Case, facts: dict[str, Any], family: str
+    card: Architecture | None, entry: dict[str, Any], case: Case, facts: dict[str, Any], family: str
 ) -> roofline.Machine:
     if card is not None:
         return roofline.named_gpu(card, family)
-    assert entry is not None
     if entry["type"] == "cpu":
         return roofline.this_cpu(case.dtype, facts["cpu"]["isa"])
     return roofline.present_gpu(entry, family)

@@ -28,7 +28,7 @@ def _window(text: str) -> tuple[int, int]:
     return left, right
 
 
-def _add_problem(parser: argparse.ArgumentParser) -> None:
+def add_problem(parser: argparse.ArgumentParser) -> None:
     of = parser.add_argument_group("problem")
     of.add_argument("--batch", type=whole(0), default=1)
     of.add_argument("--heads", type=whole(1), default=16, metavar="N", help="of q (default 16)")
@@ -79,7 +79,7 @@ def _add_explain(commands: Any) -> None:
         "--arch", metavar="NAME", help="a GPU that need not be here: a100, a10, l40s, h100, h200, sm_80, ..."
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    _add_problem(parser)
+    add_problem(parser)
 
 
 BENCH_MODES = ("forward", "decode", "varlen", "features", "memory", "host")
@@ -90,10 +90,10 @@ def _add_bench(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="speed and memory beside whatever other libraries are installed",
-        description="Measures attention beside the libraries that are installed, in turns, run by run, so that clocks and "
-        "heat hit all alike. GPU: replays of a CUDA graph and eager calls, L2 overwritten before each. Every result is "
-        "compared with float64 first; a wrong one gets no figure. forward, varlen, features: TFLOP/s; decode: GB/s; "
-        "memory: peak bytes beside textbook attention; host: what a call costs before the GPU has anything to do.",
+        description="Measures attention beside the libraries that are installed, in turns, run by run, so that clocks "
+        "and heat hit all alike. GPU: replays of a CUDA graph and eager calls, L2 overwritten before each. Every "
+        "result is compared with float64 first; a wrong one gets no figure. forward, varlen, features: FLOP/s; decode: "
+        "B/s; memory: peak bytes beside textbook attention; host: what a call costs before the device has work to do.",
     )
     parser.add_argument(
         "mode", nargs="?", choices=BENCH_MODES, default="forward", help="what to measure (default forward)"
@@ -117,6 +117,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "--rounds", type=whole(1), metavar="N", help="timed runs of each (default: GPU 30, CPU 1 s worth)"
     )
+    parser.add_argument("--calls", type=whole(1), default=100, metavar="N", help="host: calls in a round (default 100)")
     parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU: of every library")
     parser.add_argument("--seed", type=whole(0), default=0, help="of the inputs (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -130,8 +131,9 @@ def _add_profile(commands: Any) -> None:
     parser = commands.add_parser(
         "profile",
         help="one kernel under Nsight Compute, and a digest of its report",
-        description="Runs one problem under Nsight Compute (ncu), skipping warm-up launches, with the clocks left alone, keeps "
-        "the report, and prints a digest beside the roofline. With --report digests reports that exist, two side by side.",
+        description="Runs one problem under Nsight Compute (ncu), skipping warm-up launches, with the clocks left "
+        "alone, keeps the report, and prints a digest beside the roofline. With --report it digests reports that "
+        "exist, two of them side by side.",
     )
     parser.add_argument("--output", metavar="FILE", help="the report to write (default: flashcute-KERNEL.ncu-rep)")
     parser.add_argument("--force", action="store_true", help="overwrite a report of that name")
@@ -149,4 +151,4 @@ def _add_profile(commands: Any) -> None:
     parser.add_argument("--ncu", metavar="FILE", help="the ncu program (default: from PATH or a CUDA toolkit)")
     parser.add_argument("--device", default="auto", help="auto, cuda or cuda:N")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    _add_problem(parser)
+    add_problem(parser)

@@ -154,7 +154,7 @@ def present_gpu(device: dict[str, Any], family: str = "") -> Machine:
 
 
 def this_cpu(dtype: str, isa: str) -> Machine:
-    """Measured here, within a quarter of a second: NumPy's float32 product, and a sum over more than the caches hold."""
+    """Measured here, in a quarter of a second: NumPy's float32 product, and reading more than the caches hold."""
     a = np.ones((1024, 1024), dtype=np.float32)
     flop = 2.0 * 1024**3 / _best(lambda: a @ a)
     many = np.ones(1 << 26, dtype=np.uint8).view(np.uint64)

@@ -1,8 +1,7 @@
-"""CPU attention beside PyTorch's scaled_dot_product_attention, with equal threads: `flashcute bench forward --device cpu`
-with the flags of docs/perf-log.md.
+"""`flashcute bench forward` on the CPU beside PyTorch's attention, with the flags of docs/perf-log.md.
 
-    python benchmarks/bench_cpu.py                          # the grid of docs/perf-log.md
-    python benchmarks/bench_cpu.py --dtype bfloat16 --seq 2048 --head-dim 80 96
+python benchmarks/bench_cpu.py                          # the grid of docs/perf-log.md
+python benchmarks/bench_cpu.py --dtype bfloat16 --seq 2048 --head-dim 80 96
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Speed of the GPU kernels beside PyTorch's FlashAttention-2: `flashcute bench forward` with the flags of docs/perf-log.md.
+"""`flashcute bench forward` on a GPU beside PyTorch's FlashAttention-2, with the flags of docs/perf-log.md.
 
 python benchmarks/bench_gpu.py --seqs 2048 4096 8192 16384 --dims 64 128
 """

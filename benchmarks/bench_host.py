@@ -1,4 +1,4 @@
-"""Host time of a call on tiny CUDA tensors: `flashcute bench host` with the flags of docs/perf-log.md.
+"""`flashcute bench host` on a GPU, with the flags of docs/perf-log.md.
 
 python benchmarks/bench_host.py
 """

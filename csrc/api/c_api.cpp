@@ -138,7 +138,7 @@ flashcuteStatus_t flashcuteCreatePlanningHandle(flashcuteHandle_t* handle,
   return guarded(__func__, [&] {
     require(handle, "handle") = nullptr;
     const DeviceFacts facts = read_architecture(&require(architecture, "architecture"));
-    require_cuda_build("architecture");
+    if (fault_is(FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE)) throw_unknown_device("architecture");
     require_supported(facts);
     may_run_out_of_memory();
     auto created = std::make_unique<flashcuteHandle>();

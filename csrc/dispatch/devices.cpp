@@ -35,19 +35,15 @@ DeviceFacts nvidia_facts(int id) {
   if (id == 0 && fault_is(FLASHCUTE_FAULT_PRETENDED_GPU)) {
     return pretended("pretended GPU of capability 8.0", 80, 108, 163 << 10, 40 << 20);
   }
-  require_cuda_build("device");
+  if (!cuda::compiled()) {
+    throw Error(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
+                "(device): expected a build with CUDA kernels for FLASHCUTE_DEVICE_NVIDIA, given one with " +
+                    cuda::build_description() + "; rebuild with FLASHCUTE_CUDA=on");
+  }
   return cuda::device_facts(id);
 }
 
 }  // namespace
-
-void require_cuda_build(const char* argument) {
-  if (cuda::compiled()) return;
-  throw Error(FLASHCUTE_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-              "(" + std::string(argument) +
-                  "): expected a build with CUDA kernels for FLASHCUTE_DEVICE_NVIDIA, given one with " +
-                  cuda::build_description() + "; rebuild with FLASHCUTE_CUDA=on");
-}
 
 std::string capability_text(int capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);

@@ -14,9 +14,6 @@ std::string capability_text(int capability);  // 80 -> "8.0"
 // Throws DEVICE_NOT_FOUND or DEVICE_TYPE_NOT_SUPPORTED.
 DeviceFacts device_facts(DeviceType type, int id);
 
-// Throws DEVICE_TYPE_NOT_SUPPORTED without CUDA kernels.
-void require_cuda_build(const char* argument);
-
 // The facts of a handle made earlier, which a fault may have changed since.
 DeviceFacts refreshed(const DeviceFacts& facts);
 

@@ -20,8 +20,8 @@ from flashcute.bench.record import Row, Run, Times
 from flashcute.cli.cases import work
 from flashcute.cli.roofline import Machine, compulsory_bytes, roofline
 
-_GPU_ROUNDS, _CPU_PEAK_ROUNDS = 30, 10
-_PRODUCT = {"cuda": 8192, "cpu": 2048}
+_GPU_ROUNDS, _CPU_PEAK_ROUNDS = 30, 30
+_PRODUCT = {"cuda": 8192, "cpu": 1024}
 _COPIED_BYTES = {"cuda": 1 << 30, "cpu": 1 << 27}
 
 Step = Callable[[str], None]  # told of each problem before it is measured

@@ -80,7 +80,7 @@ def explain(
     plan, why = None, ""
     try:
         plan = problem.descriptor_of(case, tensors, label, return_lse=lse).plan
-    except (flashcute.NotImplementedByKernelError, flashcute.UnsupportedDeviceError) as error:
+    except flashcute.NotImplementedByKernelError as error:
         why = str(error)
         if card is not None and not facts["build"]["cuda"]:
             why = f"{screen.why_no_gpu(facts)}, so there is no plan for a GPU"

@@ -178,8 +178,9 @@ typedef struct flashcuteArchitecture {
 FLASHCUTE_API flashcuteStatus_t flashcuteCreateHandle(flashcuteHandle_t* handle, flashcuteDevice_t device,
                                                       int device_id);
 /* A handle that only plans: attention descriptors can be made with it, and their plans and workspace sizes read,
- * without a GPU or a driver. Whatever would hand work to a device is BAD_PARAM. SUCCESS, BAD_PARAM, NULL_POINTER,
- * DEVICE_TYPE_NOT_SUPPORTED (a build without CUDA kernels), DEVICE_ARCHITECTURE_NOT_SUPPORTED, INTERNAL_ERROR */
+ * without a GPU or a driver (in a build without CUDA kernels they are NOT_IMPLEMENTED). Whatever would hand work to a
+ * device is BAD_PARAM. SUCCESS, BAD_PARAM, NULL_POINTER, DEVICE_TYPE_NOT_SUPPORTED, DEVICE_ARCHITECTURE_NOT_SUPPORTED,
+ * INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteCreatePlanningHandle(flashcuteHandle_t* handle,
                                                               const flashcuteArchitecture_t* architecture);
 /* SUCCESS, BAD_PARAM, DEVICE_TYPE_NOT_SUPPORTED */

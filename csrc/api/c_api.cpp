@@ -205,12 +205,12 @@ flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t de
                                           const void* mask, const flashcuteAttentionBuffers_t* buffers, void* stream) {
   return guarded(__func__, [&] {
     const auto& run = require_device(desc, "desc");
+    require_real(run.facts, "desc");
     const Buffers checked = validate_run(run.contract, run.problem, out, q, k, v, mask, buffers);
     require_workspace(run.plan, workspace, workspace_size);
     if (run.problem.checked) check_lengths(run.problem, checked, stream);
     if (run.contract.nothing_to_compute) return;
     may_run_out_of_memory();
-    require_real(run.facts, "desc");
     may_fail_to_launch();
     const Range range(run.facts, run.plan.kernel->name);
     run.plan.kernel->run(run.problem, run.plan, checked, workspace, stream);

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from flashcute import reference
-from flashcute.bench.problems import Inputs, Tensor
+from flashcute.bench.problems import Inputs
 from flashcute.cli.cases import lengths as member_lengths
 
 # The largest difference of a right result from float64, for inputs N(0, 1): a few roundings of the type.

@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import flashcute
 from flashcute.bench.clocks import Call, Contestant
-from flashcute.bench.problems import Inputs, Tensor
+from flashcute.bench.problems import Inputs
 from flashcute.cli.problem import longest
 
 

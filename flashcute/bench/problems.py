@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flashcute.cli.cases import Array, Case
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-Tensor = torch.Tensor
+
 
 GPU_TOKENS, GPU_CHANNELS = 16384, 2048  # batch x length, heads x head dim
 

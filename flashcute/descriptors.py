@@ -5,6 +5,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .architectures import find_architecture
 from .errors import BadDtypeError, BadParamError, BadShapeError, BadStridesError, Error
 
 DTYPE_SIZES = {
@@ -71,7 +72,9 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 class TensorDescriptor:
     """Shape, strides (in elements; None is contiguous), dtype and device of a tensor.
 
-    AttentionDescriptor takes these in place of tensors, and assumes memory aligned to 16 bytes for them.
+    AttentionDescriptor takes these in place of tensors, and assumes memory aligned to 16 bytes for them. The device may
+    also be a GPU that this machine lacks, by the name of a card or an architecture ("a100", "h100", "sm_90", ...): the
+    descriptor then has a plan and cannot run.
     """
 
     shape: tuple[int, ...]
@@ -103,14 +106,21 @@ class TensorDescriptor:
             raise BadStridesError(
                 f"flashcute.TensorDescriptor(strides): expected a span of fewer than 2**63 bytes, given {strides}"
             )
-        is_gpu, number = parse_device(self.device)
+        architecture = find_architecture(str(self.device))
+        if architecture is not None:
+            device = architecture.key
+        else:
+            is_gpu, number = parse_device(self.device)
+            device = f"cuda:{number}" if is_gpu else "cpu"
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", strides)
         object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "device", f"cuda:{number}" if is_gpu else "cpu")
+        object.__setattr__(self, "device", device)
 
     @property
     def _native(self) -> tuple[tuple[int, ...], tuple[int, ...], str, bool, int]:
         """What the compiled half reads."""
         assert self.strides is not None
-        return (self.shape, self.strides, self.dtype, *parse_device(self.device))
+        architecture = find_architecture(self.device)
+        device = parse_device(self.device) if architecture is None else (True, architecture.device_id())
+        return (self.shape, self.strides, self.dtype, *device)

@@ -28,6 +28,14 @@ def cli(*arguments, timeout=400, stdout=subprocess.PIPE, **environment):
     )  # fmt: skip
 
 
+def python(*words):
+    """Runs Python beside the tests, where no source tree stands before the package."""
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=HERE, timeout=300,
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def quick():
     ran = cli("check", "--quick", "--device", "cpu", "--seed", "1", "--json")

@@ -38,6 +38,22 @@ AttentionViews views_of(flashcuteTensorDescriptor_t out, flashcuteTensorDescript
   return views;
 }
 
+// What a profiler of GPU work shows around the body of a call. The CPU's needs none.
+class Range {
+ public:
+  Range(const DeviceFacts& facts, const char* name) : begun_(facts.type == DeviceType::kNvidia) {
+    if (begun_) cuda::begin_range(name);
+  }
+  ~Range() {
+    if (begun_) cuda::end_range();
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  bool begun_;
+};
+
 void require_workspace(const Plan& plan, const void* workspace, size_t size) {
   if (plan.workspace == 0) return;
   if (workspace == nullptr || size < plan.workspace) {
@@ -88,6 +104,11 @@ void throw_unknown_device(const char* argument) {
        "an object of a device type that this build has (CPU, NVIDIA)", "one of another device type");
 }
 
+void throw_planning(const char* argument, const DeviceFacts& facts) {
+  fail(FLASHCUTE_STATUS_BAD_PARAM, argument, "an object of a device of this machine",
+       "one that only plans for " + facts.name);
+}
+
 }  // namespace flashcute
 
 using namespace flashcute;
@@ -108,6 +129,20 @@ flashcuteStatus_t flashcuteCreateHandle(flashcuteHandle_t* handle, flashcuteDevi
     auto created = std::make_unique<flashcuteHandle>();
     created->facts = device_facts(type, device_id);
     require_supported(created->facts);
+    *handle = created.release();
+  });
+}
+
+flashcuteStatus_t flashcuteCreatePlanningHandle(flashcuteHandle_t* handle,
+                                                const flashcuteArchitecture_t* architecture) {
+  return guarded(__func__, [&] {
+    require(handle, "handle") = nullptr;
+    const DeviceFacts facts = read_architecture(&require(architecture, "architecture"));
+    if (fault_is(FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE)) throw_unknown_device("architecture");
+    require_supported(facts);
+    may_run_out_of_memory();
+    auto created = std::make_unique<flashcuteHandle>();
+    created->facts = facts;
     *handle = created.release();
   });
 }
@@ -147,6 +182,7 @@ flashcuteStatus_t flashcuteCreateFlashAttentionDescriptor(
     const flashcuteAttentionOptions_t known = read_options(options);
     const AttentionViews views = views_of(out, q, k, v, mask, known);
     may_run_out_of_memory();
+    const Range range(facts, "plan");
     auto created = std::make_unique<flashcuteFlashAttentionDescriptor>();
     created->facts = facts;
     created->problem = validate_attention(views, known, facts.type, facts.id);
@@ -169,12 +205,14 @@ flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t de
                                           const void* mask, const flashcuteAttentionBuffers_t* buffers, void* stream) {
   return guarded(__func__, [&] {
     const auto& run = require_device(desc, "desc");
+    require_real(run.facts, "desc");
     const Buffers checked = validate_run(run.contract, run.problem, out, q, k, v, mask, buffers);
     require_workspace(run.plan, workspace, workspace_size);
     if (run.problem.checked) check_lengths(run.problem, checked, stream);
     if (run.contract.nothing_to_compute) return;
     may_run_out_of_memory();
     may_fail_to_launch();
+    const Range range(run.facts, run.plan.kernel->name);
     run.plan.kernel->run(run.problem, run.plan, checked, workspace, stream);
   });
 }

@@ -33,6 +33,7 @@ void require_data(const TensorView& view, const void* pointer, const char* name)
 // The device of a call that hands work to it.
 const DeviceFacts& working_device(flashcuteHandle_t handle) {
   const DeviceFacts& facts = require_device(handle, "handle").facts;
+  require_real(facts, "handle");
   may_fail_to_launch();
   return facts;
 }
@@ -67,6 +68,7 @@ flashcuteStatus_t flashcuteMergeStates(flashcuteHandle_t handle, flashcuteTensor
     problem.b.out = out_b;
     problem.b.lse = lse_b;
     if (views.lse->numel == 0) return;
+    require_real(facts, "handle");
     may_fail_to_launch();
     if (facts.type == DeviceType::kNvidia) {
       cuda::merge(problem, facts.id, stream);

@@ -32,6 +32,7 @@ flashcuteStatus_t guarded(const char* function, Body&& body) noexcept {
 [[noreturn]] void throw_null(const char* argument, flashcuteStatus_t status);
 [[noreturn]] void throw_dead(const char* argument);
 [[noreturn]] void throw_unknown_device(const char* argument);
+[[noreturn]] void throw_planning(const char* argument, const DeviceFacts& facts);
 
 template <typename T>
 T& require(T* pointer, const char* argument, flashcuteStatus_t null_status = FLASHCUTE_STATUS_NULL_POINTER) {
@@ -63,6 +64,11 @@ inline const TensorView& view_of(flashcuteTensorDescriptor_t desc, const char* a
 
 inline const TensorView* optional_view(flashcuteTensorDescriptor_t desc, const char* argument) {
   return desc == nullptr ? nullptr : &view_of(desc, argument);
+}
+
+// Work needs a device, where plans need its facts only.
+inline void require_real(const DeviceFacts& facts, const char* argument) {
+  if (__builtin_expect(facts.planning, 0)) throw_planning(argument, facts);
 }
 
 // Stands before work that is handed to a device.

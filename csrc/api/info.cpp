@@ -1,4 +1,5 @@
 // The JSON texts: what a plan is and why, and what this build can do on this machine.
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -43,7 +44,10 @@ void add_device(JsonWriter& json, const DeviceFacts& facts) {
     json.add("capability", capability_text(facts.capability))
         .add("multiprocessors", facts.multiprocessors)
         .add("shared_memory_per_block", facts.shared_memory_per_block)
-        .add("l2_bytes", facts.l2_bytes);
+        .add("shared_memory_per_multiprocessor", facts.shared_memory_per_multiprocessor)
+        .add("l2_bytes", facts.l2_bytes)
+        .add("clock_khz", facts.clock_khz)
+        .add("memory_bytes_per_second", facts.memory_bytes_per_second);
   }
 }
 
@@ -58,6 +62,7 @@ void add_kernel(JsonWriter& json, const KernelInfo& kernel) {
       .add("block_n", kernel.block_n)
       .add("stages", kernel.stages)
       .add("threads", kernel.threads)
+      .add("min_blocks", kernel.min_blocks)
       .add("shared_memory", kernel.shared_memory)
       .add("min_capability", kernel.min_capability);
 }
@@ -159,6 +164,25 @@ void add_problem(JsonWriter& json, const Problem& problem) {
       .end_object();
 }
 
+// CTAs that a multiprocessor holds: of a device, what it says; of a mere architecture, what the kernel was compiled
+// for, as far as shared memory goes. Its registers are then known to be bounded by that, and no more.
+void add_occupancy(JsonWriter& json, const flashcuteFlashAttentionDescriptor& desc) {
+  constexpr size_t kReserved = 1024;  // bytes of shared memory of each CTA that the driver takes
+  const KernelInfo& kernel = *desc.plan.kernel;
+  KernelResources resources;
+  if (desc.facts.planning) {
+    const size_t fitting = desc.facts.shared_memory_per_multiprocessor / (desc.plan.shared_memory + kReserved);
+    resources.blocks_per_multiprocessor = static_cast<int>(std::min<size_t>(fitting, size_t(kernel.min_blocks)));
+  } else {
+    resources = kernel.resources(desc.facts.id);
+    json.add("registers", resources.registers).add("local_memory", resources.local_memory);
+  }
+  const int64_t at_once = int64_t{resources.blocks_per_multiprocessor} * desc.facts.multiprocessors;
+  json.add("min_blocks", kernel.min_blocks)
+      .add("blocks_per_multiprocessor", resources.blocks_per_multiprocessor)
+      .add("waves", at_once > 0 ? static_cast<double>(desc.plan.grid) / static_cast<double>(at_once) : 0.0);
+}
+
 std::string plan_text(const flashcuteFlashAttentionDescriptor& desc) {
   const Plan& plan = desc.plan;
   const KernelInfo& kernel = *plan.kernel;
@@ -177,6 +201,7 @@ std::string plan_text(const flashcuteFlashAttentionDescriptor& desc) {
       .add("shared_memory", plan.shared_memory)
       .add("workspace", plan.workspace)
       .add("scratch", plan.scratch_size);
+  if (desc.facts.type == DeviceType::kNvidia) add_occupancy(json, desc);
   const struct {
     const char* name;
     const Staging* staging;

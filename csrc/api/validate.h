@@ -38,6 +38,7 @@ struct AttentionViews {
 // fields that this library does not know must be zero. nullptr = all defaults.
 flashcuteAttentionOptions_t read_options(const flashcuteAttentionOptions_t* options);
 flashcuteAttentionBuffers_t read_buffers(const flashcuteAttentionBuffers_t* buffers);
+DeviceFacts read_architecture(const flashcuteArchitecture_t* architecture);
 
 Problem validate_attention(const AttentionViews& views, const flashcuteAttentionOptions_t& options, DeviceType device,
                            int device_id);

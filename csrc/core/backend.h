@@ -35,6 +35,9 @@ void copy_to_device(int device_id, void* device, const void* host, size_t bytes,
 void copy_to_host(int device_id, void* host, const void* device, size_t bytes, void* stream);
 void synchronize(int device_id, void* stream);
 void stream_wait(int device_id, void* waiter, void* signaller);
+// Ranges on a profiler's timeline (NVTX domain "flashcute"), nested on each thread. Nothing without a profiler.
+void begin_range(const char* name) noexcept;
+void end_range() noexcept;
 }  // namespace cuda
 
 }  // namespace flashcute

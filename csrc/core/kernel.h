@@ -20,7 +20,18 @@ struct DeviceFacts {
   int capability = 0;  // GPU: 10 * major + minor
   int multiprocessors = 0;
   size_t shared_memory_per_block = 0;  // the opt-in limit
+  size_t shared_memory_per_multiprocessor = 0;
   size_t l2_bytes = 0;
+  int clock_khz = 0;                   // the highest; 0 = not known
+  size_t memory_bytes_per_second = 0;  // the peak; 0 = not known
+  bool planning = false;               // no device stands behind these: plans can be made, nothing can run
+};
+
+// What the compiler and the device make of a kernel.
+struct KernelResources {
+  int registers = 0;        // of a thread
+  size_t local_memory = 0;  // bytes of a thread
+  int blocks_per_multiprocessor = 0;
 };
 
 struct KernelInfo {
@@ -31,6 +42,7 @@ struct KernelInfo {
   DType dtype = DType::kF32;
   MaskClass mask = MaskClass::kAny;
   int block_m = 0, block_n = 0, stages = 0, threads = 0;
+  int min_blocks = 0;  // GPU: CTAs of a multiprocessor for which the registers of each are bounded
   int min_capability = 0;
   size_t shared_memory = 0;
 
@@ -39,6 +51,8 @@ struct KernelInfo {
   std::string (*refuse)(const KernelInfo&, const Problem&, const DeviceFacts&) = nullptr;
   // Fills tile sizes, grid, staging and workspace of the plan. Pure.
   void (*plan)(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&) = nullptr;
+  // GPU: asks the device, which may load the kernel. Throws flashcute::Error.
+  KernelResources (*resources)(int device_id) = nullptr;
   // Enqueues. Allocates nothing, does not synchronise. Throws flashcute::Error.
   void (*run)(const Problem&, const Plan&, const Buffers&, void* workspace, void* stream) = nullptr;
 };

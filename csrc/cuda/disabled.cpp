@@ -73,4 +73,8 @@ void stream_wait(int, void*, void*) {
   refuse("stream_wait");
 }
 
+void begin_range(const char*) noexcept {}
+
+void end_range() noexcept {}
+
 }  // namespace flashcute::cuda

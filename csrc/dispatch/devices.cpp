@@ -16,7 +16,9 @@ DeviceFacts pretended(const char* name, int capability, int multiprocessors, siz
   facts.capability = capability;
   facts.multiprocessors = multiprocessors;
   facts.shared_memory_per_block = shared_memory;
+  facts.shared_memory_per_multiprocessor = shared_memory + 1024;  // the driver's own kilobyte
   facts.l2_bytes = l2_bytes;
+  facts.planning = true;
   return facts;
 }
 

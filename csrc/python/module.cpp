@@ -52,6 +52,10 @@ NB_MODULE(_core, module) {
   module.def("get_num_threads", get_num_threads, "How many threads the CPU backend uses.");
   module.def("info", info, nb::sig("def info() -> dict[str, typing.Any]"),
              "Version, build options, compiled kernels and devices, as the C API's flashcuteGetInfo tells them.");
+  module.def("add_architecture", flashcute::python::add_architecture, nb::arg("name"), nb::arg("capability"),
+             nb::arg("multiprocessors"), nb::arg("shared_memory_per_block"),
+             nb::arg("shared_memory_per_multiprocessor"), nb::arg("l2_bytes"),
+             "The id of a GPU device that descriptors can be planned for, without such a GPU.");
   module.def("version", flashcuteGetVersion, "The version of the library.");
   module.def("plan_cache_size", flashcute::python::plan_cache_size, "How many plans attention() keeps.");
   module.def("clear_plan_cache", flashcute::python::clear_plan_cache, "Drops the plans that attention() keeps.");

@@ -17,6 +17,12 @@ void after_fork_in_child() {
   forked_after_gpu = gpu_used;
 }
 
+// By device id. Guarded by the GIL, kept to the end of the process.
+std::map<int, flashcuteHandle_t>& gpu_handles() {
+  static auto* handles = new std::map<int, flashcuteHandle_t>;
+  return *handles;
+}
+
 void* normalise(uint64_t number) {
   return number <= 1 ? nullptr : reinterpret_cast<void*>(number);
 }
@@ -87,15 +93,31 @@ void note_gpu_use() {
 }
 
 flashcuteHandle_t handle_of(Device device, const char* function) {
-  static auto* handles = new std::map<int, flashcuteHandle_t>;  // guarded by the GIL, kept to the end of the process
   static flashcuteHandle_t cpu = nullptr;
-  refuse_after_fork(device);
-  flashcuteHandle_t& handle = device.is_gpu() ? (*handles)[device.id] : cpu;
+  if (!device.is_planning()) refuse_after_fork(device);
+  flashcuteHandle_t& handle = device.is_gpu() ? gpu_handles()[device.id] : cpu;
   if (!handle) {
     check(flashcuteCreateHandle(&handle, device.type, device.id), function);
     if (device.is_gpu()) note_gpu_use();
   }
   return handle;
+}
+
+int add_architecture(const std::string& name, int capability, int multiprocessors, size_t shared_memory_per_block,
+                     size_t shared_memory_per_multiprocessor, size_t l2_bytes) {
+  flashcuteArchitecture_t architecture = FLASHCUTE_ARCHITECTURE_INIT;
+  architecture.name = name.c_str();
+  architecture.capability = capability;
+  architecture.multiprocessors = multiprocessors;
+  architecture.shared_memory_per_block = shared_memory_per_block;
+  architecture.shared_memory_per_multiprocessor = shared_memory_per_multiprocessor;
+  architecture.l2_bytes = l2_bytes;
+  flashcuteHandle_t handle = nullptr;
+  check(flashcuteCreatePlanningHandle(&handle, &architecture), "TensorDescriptor");
+  const auto& known = gpu_handles();
+  const int id = known.empty() || known.begin()->first >= 0 ? -1 : known.begin()->first - 1;
+  gpu_handles()[id] = handle;
+  return id;
 }
 
 }  // namespace flashcute::python

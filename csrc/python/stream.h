@@ -25,4 +25,8 @@ void refuse_after_fork(Device device);
 // The library's handle of a device, made at first use and kept.
 flashcuteHandle_t handle_of(Device device, const char* function);
 
+// Makes a GPU device with a negative id, for which descriptors can be planned and nothing can run.
+int add_architecture(const std::string& name, int capability, int multiprocessors, size_t shared_memory_per_block,
+                     size_t shared_memory_per_multiprocessor, size_t l2_bytes);
+
 }  // namespace flashcute::python

@@ -15,6 +15,7 @@ struct Device {
   flashcuteDevice_t type = FLASHCUTE_DEVICE_CPU;
   int32_t id = 0;
   bool is_gpu() const { return type == FLASHCUTE_DEVICE_NVIDIA; }
+  bool is_planning() const { return id < 0; }  // of an architecture: add_architecture
   bool operator==(const Device& other) const { return type == other.type && id == other.id; }
   bool operator!=(const Device& other) const { return !(*this == other); }
 };

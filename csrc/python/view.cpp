@@ -26,6 +26,7 @@ std::string list_text(const int64_t* values, int count) {
 }  // namespace
 
 std::string name_of(Device device) {
+  if (device.is_planning()) return "an architecture to plan for";
   return device.is_gpu() ? text("cuda:", device.id) : "cpu";
 }
 

@@ -1,4 +1,4 @@
-"""The command line: ``flashcute check`` and ``flashcute info``."""
+"""The command line: ``flashcute check``, ``info``, ``bench``, ``explain`` and ``profile``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import flashcute
+from flashcute.cli import flags
 
 __all__ = ["main"]
 
@@ -47,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         "why it can or cannot run here.",
     )
     info.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+    flags.add_parsers(commands)
     return parser
 
 
@@ -57,6 +60,18 @@ def _run(argv: Sequence[str] | None) -> int:
         from flashcute.cli import check
 
         return check.run(arguments.device, arguments.quick, arguments.seed, arguments.json)
+    if arguments.command == "bench":
+        from flashcute.cli import bench
+
+        return bench.run(arguments)
+    if arguments.command == "explain":
+        from flashcute.cli import explain
+
+        return explain.run(arguments)
+    if arguments.command == "profile":
+        from flashcute.cli import profile
+
+        return profile.run(arguments)
     from flashcute.cli import info
 
     return info.run(arguments.json)

@@ -147,27 +147,32 @@ def draw(case: Case, random: np.random.Generator) -> Inputs:
             shape = (case.batch, heads, seq, dim)
         return random.standard_normal(shape, dtype=np.float32)
 
-    makers: dict[str, Callable[[], Array]] = {
-        "mask": lambda: random.random((case.batch, seq_k)) < 0.7,
-        "dense_mask": lambda: random.random((case.batch, 1, seq_q, seq_k)) < 0.7,
-        "bias": lambda: random.standard_normal((1, heads_q, seq_q, seq_k), dtype=np.float32),
-        "alibi_slopes": lambda: np.exp2(-8.0 * (np.arange(heads_q) + 1) / heads_q).astype(np.float32),
-        "sinks": lambda: random.standard_normal(heads_q, dtype=np.float32),
-        "seqused_k": lambda: random.integers(0, seq_k + 1, case.batch, dtype=np.int32),
-    }
-    tensors: dict[str, Array] = {}
-    for name in case.tensors:
-        if name == "cu_seqlens":
-            tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
-            tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
-        else:
-            tensors["mask" if name == "dense_mask" else name] = makers[name]()
+    tensors = draw_optional(case, random)
+    if case.packed:
+        tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
+        tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
     return Inputs(
         normal(heads_q, seq_q, case.head_dim[0]),
         normal(heads_k, seq_k, case.head_dim[0]),
         normal(heads_k, seq_k, case.head_dim[1]),
         tensors,
     )
+
+
+def draw_optional(case: Case, random: np.random.Generator) -> dict[str, Array]:
+    """The optional tensors that the case names, without cumulative lengths, by keyword of flashcute.attention."""
+    (seq_q, seq_k), heads_q = case.seq, case.heads[0]
+    keys = (seq_k,) if case.packed else (case.batch, seq_k)
+    makers: dict[str, Callable[[], Array]] = {
+        "mask": lambda: random.random(keys) < 0.7,
+        "dense_mask": lambda: random.random((case.batch, 1, seq_q, seq_k)) < 0.7,
+        "bias": lambda: random.standard_normal((1, heads_q, seq_q, seq_k), dtype=np.float32),
+        "alibi_slopes": lambda: np.exp2(-8.0 * (np.arange(heads_q) + 1) / heads_q).astype(np.float32),
+        "sinks": lambda: random.standard_normal(heads_q, dtype=np.float32),
+        "seqused_k": lambda: random.integers(0, seq_k + 1, case.batch, dtype=np.int32),
+    }
+    named = [name for name in case.tensors if name != "cu_seqlens"]
+    return {"mask" if name == "dense_mask" else name: makers[name]() for name in named}
 
 
 def _cumulative(random: np.random.Generator, batch: int, total: int) -> Array:
@@ -178,18 +183,32 @@ def _cumulative(random: np.random.Generator, batch: int, total: int) -> Array:
 
 def work(case: Case, tensors: dict[str, Array]) -> float:
     """Floating-point operations: two for each multiplication of a visible pair, in both products."""
-    pairs = 0
+    return 2.0 * case.heads[0] * visible_pairs(case, tensors) * sum(case.head_dim)
+
+
+def visible_pairs(case: Case, tensors: dict[str, Array]) -> int:
+    """Pairs of a row and a key that its bounds let it see, of one head of all batch entries."""
+    return sum(
+        int(np.maximum(end - first, 0).sum())
+        for first, end in (visible_keys(case.options, *seq) for seq in lengths(case, tensors))
+    )
+
+
+def lengths(case: Case, tensors: dict[str, Array]) -> list[tuple[int, int]]:
+    """The lengths (of q, of k and v) of each batch entry or packed member."""
+    result = []
     for b in range(case.batch):
         seq_q, seq_k = case.seq
         if case.packed:
             seq_q, seq_k = (int(np.diff(tensors[f"cu_seqlens_{x}"])[b]) for x in "qk")
         if "seqused_k" in tensors:
             seq_k = min(seq_k, int(tensors["seqused_k"][b]))
-        pairs += _visible_pairs(case.options, seq_q, seq_k)
-    return 2.0 * case.heads[0] * pairs * sum(case.head_dim)
+        result.append((seq_q, seq_k))
+    return result
 
 
-def _visible_pairs(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
+def visible_keys(options: dict[str, Any], seq_q: int, seq_k: int) -> tuple[Array, Array]:
+    """The first key that each row sees, and the one behind the last (not above the first where it sees none)."""
     left, right = options.get("window", (-1, -1))
     if options.get("causal"):
         right = 0
@@ -197,4 +216,4 @@ def _visible_pairs(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
     diagonal = np.arange(seq_q) + d
     first = np.maximum(diagonal - left, 0) if left >= 0 else np.zeros(seq_q, dtype=np.int64)
     end = np.minimum(diagonal + right + 1, seq_k) if right >= 0 else np.full(seq_q, seq_k)
-    return int(np.maximum(end - first, 0).sum())
+    return first, np.minimum(end, seq_k)

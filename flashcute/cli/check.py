@@ -53,7 +53,7 @@ def run(device: str, quick: bool, seed: int | None, as_json: bool) -> int:
     started = time.perf_counter()
     seed = secrets.randbits(32) if seed is None else seed
     facts = info_command.collect()
-    chosen = _choose(device, facts)
+    chosen = screen.choose_device(facts, device)
     if isinstance(chosen, str):
         to = screen.console(stderr=True)
         screen.say(to, f"flashcute check: {chosen}", "red")
@@ -68,17 +68,6 @@ def run(device: str, quick: bool, seed: int | None, as_json: bool) -> int:
     else:
         _print(screen.console(), outcomes, chosen, seed, seconds, facts)
     return 1 if any(outcome.failed for outcome in outcomes) else 0
-
-
-def _choose(device: str, facts: dict[str, Any]) -> dict[str, Any] | str:
-    """The device to use, or a sentence that says why there is none."""
-    usable = [entry for entry in facts["devices"] if entry["usable"] and any(k["can_run"] for k in entry["kernels"])]
-    gpus = [entry for entry in usable if entry["type"] != "cpu"]
-    if device != "cpu" and gpus:
-        return dict(gpus[0])
-    if device == "cuda":
-        return f"--device cuda: {screen.why_no_gpu(facts) or 'no GPU of this machine can be used'}"
-    return dict(next(entry for entry in usable if entry["type"] == "cpu"))
 
 
 def _run_all(device: str, todo: Sequence[Case], seed: int) -> list[Outcome]:
@@ -301,15 +290,11 @@ def _cells(outcome: Outcome) -> dict[str, str]:
         "dtype": case.dtype,
         "features": case.feature_text(),
         "kernel": outcome.kernel,
-        "time": _time_text(outcome.seconds) if ran else "",
+        "time": screen.time_text(outcome.seconds) if ran else "",
         "TFLOP/s": f"{outcome.tflops:.3g}" if ran else "",
         "error": f"{outcome.error / outcome.allowed:.0%}" if ran and outcome.allowed else "",
         "verdict": outcome.verdict,
     }
-
-
-def _time_text(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 def _as_json(

@@ -79,6 +79,34 @@ def device_label(device: dict[str, Any]) -> str:
     return "cpu" if device["type"] == "cpu" else f"cuda:{device['id']}"
 
 
+def choose_device(info: dict[str, Any], device: str) -> dict[str, Any] | str:
+    """The device called auto, cpu, cuda or cuda:N, or a sentence that says why there is none."""
+    kind, colon, number = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (
+        colon and not (kind == "cuda" and number.isascii() and number.isdigit())
+    ):
+        return f"--device: expected auto, cpu, cuda or cuda:N, given {device}"
+    usable = [entry for entry in info["devices"] if entry["usable"] and any(k["can_run"] for k in entry["kernels"])]
+    gpus = [entry for entry in usable if entry["type"] != "cpu" and (not colon or entry["id"] == int(number))]
+    if kind != "cpu" and gpus:
+        return dict(gpus[0])
+    if kind == "cuda":
+        return f"--device {device}: {why_no_gpu(info) or 'no such GPU of this machine can be used'}"
+    return dict(next(entry for entry in usable if entry["type"] == "cpu"))
+
+
+def time_text(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def with_prefix(value: float, unit: str) -> str:
+    """ "1.37 TFLOP/s" of 1.37e12."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:
+            return f"{value / factor:#.3g}".rstrip(".") + f" {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
 def why_no_gpu(info: dict[str, Any]) -> str:
     """Why this build uses no GPU here, "" where it uses one."""
     if not info["build"]["cuda"]:

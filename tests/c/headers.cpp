@@ -9,6 +9,7 @@
 
 static_assert(std::is_standard_layout<flashcuteAttentionOptions_t>::value, "options are plain C");
 static_assert(std::is_trivially_copyable<flashcuteAttentionBuffers_t>::value, "buffers are plain C");
+static_assert(std::is_standard_layout<flashcuteArchitecture_t>::value, "architectures are plain C");
 static_assert(std::is_same<infiniopHandle_t, flashcuteHandle_t>::value, "InfiniOP's handles are flashcute's");
 static_assert(static_cast<int>(INFINI_DTYPE_BF16) == static_cast<int>(FLASHCUTE_DTYPE_BF16), "one set of values");
 

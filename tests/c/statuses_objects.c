@@ -37,6 +37,68 @@ static void test_handles(void) {
   EXPECT(BAD_PARAM, "fault", InjectFault, ((flashcuteFault_t)99));
 }
 
+static flashcuteArchitecture_t an_a100(void) {
+  flashcuteArchitecture_t architecture = FLASHCUTE_ARCHITECTURE_INIT;
+  architecture.name = "an A100";
+  architecture.capability = 80;
+  architecture.multiprocessors = 108;
+  architecture.shared_memory_per_block = 163 << 10;
+  architecture.shared_memory_per_multiprocessor = 164 << 10;
+  architecture.l2_bytes = 40 << 20;
+  return architecture;
+}
+
+/* Handles that plan for a GPU which nobody has: no driver is asked, and nothing can run. */
+static void test_planning(void) {
+  static char json[200000];
+  flashcuteHandle_t handle = garbage();
+  flashcuteArchitecture_t card = an_a100();
+  EXPECT(NULL_POINTER, "handle", CreatePlanningHandle, (NULL, &card));
+  EXPECT(NULL_POINTER, "architecture", CreatePlanningHandle, (&handle, NULL));
+  CHECK(handle == NULL);
+#define WRONG(status, word, change)                               \
+  do {                                                            \
+    card = an_a100();                                             \
+    change;                                                       \
+    EXPECT(status, word, CreatePlanningHandle, (&handle, &card)); \
+  } while (0)
+  WRONG(BAD_PARAM, "architecture->struct_size", card.struct_size = 3);
+  WRONG(BAD_PARAM, "architecture->capability", card.capability = 0);
+  WRONG(BAD_PARAM, "architecture->multiprocessors", card.multiprocessors = 0);
+  WRONG(BAD_PARAM, "architecture->shared_memory_per_block", card.shared_memory_per_multiprocessor = 1 << 10);
+  WRONG(DEVICE_ARCHITECTURE_NOT_SUPPORTED, "7.5", card.capability = 75);
+  card = an_a100();
+  OK(InjectFault, (FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE));
+  EXPECT(DEVICE_TYPE_NOT_SUPPORTED, "architecture", CreatePlanningHandle, (&handle, &card));
+  OK(InjectFault, (FLASHCUTE_FAULT_OUT_OF_MEMORY));
+  EXPECT(INTERNAL_ERROR, "memory", CreatePlanningHandle, (&handle, &card));
+  OK(InjectFault, (FLASHCUTE_FAULT_NONE));
+  CHECK(handle == NULL);
+
+  OK(CreatePlanningHandle, (&handle, &card));
+  void* memory = NULL;
+  EXPECT(BAD_PARAM, "an A100", Allocate, (handle, &memory, 16));
+  EXPECT(BAD_PARAM, "an A100", Synchronize, (handle, NULL));
+  const flashcuteTensorDescriptor_t q = TENSOR(BF16, 2, 4, 300, 64), lse = TENSOR(F32, 2, 4, 300);
+  float one = 0.0f;
+  EXPECT(BAD_PARAM, "an A100", MergeStates, (handle, q, &one, lse, &one, q, &one, lse, &one, q, &one, lse, &one, NULL));
+  flashcuteFlashAttentionDescriptor_t desc = NULL;
+  size_t length = sizeof json;
+  OK(GetInfo, (json, &length));
+  if (strstr(json, "\"family\": \"sm80\"") == NULL) {
+    EXPECT(NOT_IMPLEMENTED, "no kernels", CreateFlashAttentionDescriptor, (handle, &desc, q, q, q, q, NULL, NULL));
+  } else {
+    OK(CreateFlashAttentionDescriptor, (handle, &desc, q, q, q, q, NULL, NULL));
+    length = sizeof json;
+    OK(GetPlan, (desc, json, &length));
+    CHECK(strstr(json, "\"name\": \"an A100\"") != NULL && strstr(json, "\"grid\": 24") != NULL);
+    CHECK(strstr(json, "\"waves\": 0.111") != NULL && strstr(json, "\"registers\"") == NULL);
+    EXPECT(BAD_PARAM, "an A100", FlashAttention, (desc, NULL, 0, &one, &one, &one, &one, NULL, NULL, NULL));
+    OK(DestroyFlashAttentionDescriptor, (desc));
+  }
+  OK(DestroyHandle, (handle));
+}
+
 static void test_tensors(void) {
   flashcuteTensorDescriptor_t desc = garbage();
   const size_t small[2] = {2, 3}, huge[2] = {(size_t)1 << 40, (size_t)1 << 40}, beyond[1] = {SIZE_MAX};
@@ -189,6 +251,7 @@ static void test_messages_are_per_thread(void) {
 
 void test_objects(void) {
   test_handles();
+  test_planning();
   test_tensors();
   test_memory();
   test_info();

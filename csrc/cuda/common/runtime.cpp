@@ -41,7 +41,12 @@ DeviceFacts read_facts(int id) {
   facts.capability = 10 * properties.major + properties.minor;
   facts.multiprocessors = properties.multiProcessorCount;
   facts.shared_memory_per_block = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, id));
+  facts.shared_memory_per_multiprocessor = properties.sharedMemPerMultiprocessor;
   facts.l2_bytes = size_t(properties.l2CacheSize);
+  facts.clock_khz = attribute(cudaDevAttrClockRate, id);
+  // Two transfers a clock, and the bus's width in bits.
+  facts.memory_bytes_per_second = size_t(attribute(cudaDevAttrMemoryClockRate, id)) * 1000 * 2 *
+                                  size_t(attribute(cudaDevAttrGlobalMemoryBusWidth, id)) / 8;
   return facts;
 }
 

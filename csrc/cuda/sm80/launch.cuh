@@ -9,6 +9,21 @@
 namespace flashcute::cuda::sm80 {
 
 template <class C>
+KernelResources resources(int device) {
+  const DeviceGuard guard(device);
+  allow_shared_memory<C>(device);
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, attention_kernel<C>), "cudaFuncGetAttributes");
+  KernelResources result;
+  result.registers = attributes.numRegs;
+  result.local_memory = attributes.localSizeBytes;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&result.blocks_per_multiprocessor, attention_kernel<C>,
+                                                      C::kThreads, sizeof(typename C::SharedStorage)),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return result;
+}
+
+template <class C>
 void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
   if (plan.grid == 0) return;
   const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
@@ -31,10 +46,12 @@ KernelInfo kernel_info(const char* name) {
   info.block_n = C::kBlockN;
   info.stages = C::kStages;
   info.threads = C::kThreads;
+  info.min_blocks = C::kMinBlocks;
   info.min_capability = 80;
   info.shared_memory = sizeof(typename C::SharedStorage);
   info.refuse = &refuse;
   info.plan = &plan;
+  info.resources = &resources<C>;
   info.run = &run<C>;
   return info;
 }

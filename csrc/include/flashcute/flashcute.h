@@ -160,10 +160,29 @@ typedef struct flashcuteAttentionBuffers {
 #define FLASHCUTE_ATTENTION_BUFFERS_INIT \
   {sizeof(flashcuteAttentionBuffers_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0}
 
+/* A GPU that this machine need not have: what plans depend on. Zero the rest, and set struct_size. */
+typedef struct flashcuteArchitecture {
+  size_t struct_size;
+  const char* name;                        /* copied; at most 255 bytes */
+  int32_t capability;                      /* 10 * major + minor: 80, 90 */
+  int32_t multiprocessors;                 /* at least 1 */
+  size_t shared_memory_per_block;          /* bytes, the opt-in limit */
+  size_t shared_memory_per_multiprocessor; /* bytes */
+  size_t l2_bytes;
+} flashcuteArchitecture_t;
+
+#define FLASHCUTE_ARCHITECTURE_INIT {sizeof(flashcuteArchitecture_t), NULL, 0, 0, 0, 0, 0}
+
 /* SUCCESS, BAD_PARAM, NULL_POINTER, DEVICE_TYPE_NOT_SUPPORTED, DEVICE_NOT_FOUND,
  * DEVICE_ARCHITECTURE_NOT_SUPPORTED, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteCreateHandle(flashcuteHandle_t* handle, flashcuteDevice_t device,
                                                       int device_id);
+/* A handle that only plans: attention descriptors can be made with it, and their plans and workspace sizes read,
+ * without a GPU or a driver (in a build without CUDA kernels they are NOT_IMPLEMENTED). Whatever would hand work to a
+ * device is BAD_PARAM. SUCCESS, BAD_PARAM, NULL_POINTER, DEVICE_TYPE_NOT_SUPPORTED, DEVICE_ARCHITECTURE_NOT_SUPPORTED,
+ * INTERNAL_ERROR */
+FLASHCUTE_API flashcuteStatus_t flashcuteCreatePlanningHandle(flashcuteHandle_t* handle,
+                                                              const flashcuteArchitecture_t* architecture);
 /* SUCCESS, BAD_PARAM, DEVICE_TYPE_NOT_SUPPORTED */
 FLASHCUTE_API flashcuteStatus_t flashcuteDestroyHandle(flashcuteHandle_t handle);
 

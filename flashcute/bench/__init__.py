@@ -1,0 +1,1 @@
+"""What `flashcute bench` and the scripts in benchmarks/ measure with. Needs PyTorch."""

@@ -1,0 +1,223 @@
+"""The problems of each mode, and their inputs as PyTorch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashcute.cli.cases import Array, Case
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+GPU_TOKENS, GPU_CHANNELS = 16384, 2048  # batch x length, heads x head dim
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the flags leave open is None, and chosen for the device."""
+
+    seqs: Sequence[int] | None = None
+    dims: Sequence[int] | None = None
+    masks: Sequence[str] | None = None
+    dtypes: Sequence[str] | None = None
+    batch: int | None = None
+    tokens: int | None = None
+    heads: int | None = None
+    heads_k: int | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A case, where it stands on the axis of plots, and which plot it belongs to."""
+
+    case: Case
+    x: int
+    panel: str  # "head dim 64, causal"
+    label: str = ""  # of a feature, which has no place on an axis of lengths
+
+    def facts(self) -> dict[str, Any]:
+        case = self.case
+        return {
+            "dtype": case.dtype,
+            "batch": case.batch,
+            "heads": list(case.heads),
+            "seq": list(case.seq),
+            "head_dim": list(case.head_dim),
+            "features": case.feature_text(of_heads=False),
+            "x": self.x,
+            "panel": self.panel,
+            "label": self.label,
+        }
+
+
+@dataclass
+class Inputs:
+    """(batch, heads, length, head_dim), packed (total, heads, head_dim); out is the same, poisoned with NaN."""
+
+    problem: Problem
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    tensors: dict[str, Tensor]  # optional ones, by keyword of flashcute.attention
+    lengths: dict[str, Array]  # those of them that are lengths, on the host
+
+
+def problems(mode: str, sizes: Sizes, gpu: bool) -> list[Problem]:
+    """In the order in which they are measured."""
+    make = {"decode": _decode, "varlen": _varlen, "features": _features}.get(mode, _forward)
+    return make(sizes, gpu)
+
+
+def _dtypes(sizes: Sizes, gpu: bool) -> Sequence[str]:
+    return sizes.dtypes or (("bfloat16",) if gpu else ("float32", "bfloat16"))
+
+
+def _heads(sizes: Sizes, gpu: bool, dim: int) -> tuple[int, int]:
+    heads = sizes.heads or (max(1, GPU_CHANNELS // dim) if gpu else 8)
+    return heads, sizes.heads_k or heads
+
+
+def _batch(sizes: Sizes, gpu: bool, seq: int) -> int:
+    if sizes.batch:
+        return sizes.batch
+    tokens = sizes.tokens or (GPU_TOKENS if gpu else 0)
+    return max(1, tokens // seq)
+
+
+def _masks(sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
+    return [(mask, {"causal": True} if mask == "causal" else {}) for mask in sizes.masks or ("full", "causal")]
+
+
+def _forward(sizes: Sizes, gpu: bool) -> list[Problem]:
+    seqs = sizes.seqs or ((1024, 2048, 4096, 8192, 16384) if gpu else (512, 1024, 2048, 4096))
+    return [
+        Problem(
+            Case(dtype, _batch(sizes, gpu, seq), _heads(sizes, gpu, dim), (seq, seq), (dim, dim), options),
+            seq,
+            f"{dtype}, head dim {dim}, {mask}",
+        )
+        for dtype in _dtypes(sizes, gpu)
+        for dim in sizes.dims or (64, 128)
+        for mask, options in _masks(sizes)
+        for seq in seqs
+    ]
+
+
+def _decode(sizes: Sizes, gpu: bool) -> list[Problem]:
+    """One query token against a long contiguous k and v."""
+    seqs = sizes.seqs or ((1024, 4096, 16384, 65536, 131072) if gpu else (1024, 4096, 16384))
+    heads = sizes.heads or (32 if gpu else 8)
+    heads_k = sizes.heads_k or max(1, heads // 4)
+    return [
+        Problem(
+            Case(dtype, sizes.batch or 1, (heads, heads_k), (1, seq), (dim, dim)),
+            seq,
+            f"{dtype}, head dim {dim}, batch {sizes.batch or 1}, heads {heads}/{heads_k}",
+        )
+        for dtype in _dtypes(sizes, gpu)
+        for dim in sizes.dims or (128,)
+        for seq in seqs
+    ]
+
+
+def _varlen(sizes: Sizes, gpu: bool) -> list[Problem]:
+    """Packed members of lengths between a sixteenth of the longest and the longest, until the tokens are used up."""
+    seqs = sizes.seqs or ((1024, 2048, 4096, 8192) if gpu else (512, 1024, 2048))
+    found = []
+    for dtype in _dtypes(sizes, gpu):
+        for dim in sizes.dims or (128,):
+            for mask, options in _masks(sizes):
+                for seq in seqs:
+                    tokens = sizes.tokens or (GPU_TOKENS if gpu else 2 * seq)
+                    members = len(member_lengths(tokens, seq))
+                    case = Case(
+                        dtype, members, _heads(sizes, gpu, dim), (tokens, tokens), (dim, dim),
+                        {**options, "layout": "shd"}, ("cu_seqlens",),
+                    )  # fmt: skip
+                    found.append(Problem(case, seq, f"{dtype}, head dim {dim}, {mask}"))
+    return found
+
+
+def member_lengths(tokens: int, longest: int) -> list[int]:
+    """The same for every run."""
+    random = np.random.default_rng([tokens, longest])
+    lengths: list[int] = []
+    while (left := tokens - sum(lengths)) > 0:
+        lengths.append(min(left, int(random.integers(max(1, longest // 16), longest + 1))))
+    return lengths
+
+
+def _features(sizes: Sizes, gpu: bool) -> list[Problem]:
+    seq = (sizes.seqs or ((4096,) if gpu else (1024,)))[0]
+    dim = (sizes.dims or (128,))[0]
+    dtype = _dtypes(sizes, gpu)[0]
+    heads, heads_k = _heads(sizes, gpu, dim)
+    base = Case(dtype, _batch(sizes, gpu, seq), (heads, heads_k), (seq, seq), (dim, dim))
+    named = {
+        "full": base,
+        "causal": replace(base, options={"causal": True}),
+        "window 511,0": replace(base, options={"window": (511, 0)}),
+        "grouped heads": replace(base, heads=(heads, max(1, heads // 4))),
+        "softcap 20": replace(base, options={"softcap": 20.0}),
+        "key mask": replace(base, tensors=("mask",)),
+        "pair mask": replace(base, tensors=("dense_mask",)),
+        "bias": replace(base, tensors=("bias",)),
+        "ALiBi, causal": replace(base, options={"causal": True}, tensors=("alibi_slopes",)),
+        "sinks, causal": replace(base, options={"causal": True}, tensors=("sinks",)),
+        "dropout 0.1": replace(base, options={"dropout_p": 0.1, "seed": 1}),
+    }
+    panel = f"{dtype}, head dim {dim}, length {seq}"
+    return [Problem(case, index, panel, label) for index, (label, case) in enumerate(named.items())]
+
+
+def draw(problem: Problem, device: str, seed: int) -> Inputs:
+    """Standard normal q, k and v."""
+    case = problem.case
+    random = torch.Generator(device=device).manual_seed(seed)
+    dtype = DTYPES[case.dtype]
+
+    def normal(heads: int, seq: int, dim: int) -> Tensor:
+        shape = (seq, heads, dim) if case.packed else (case.batch, heads, seq, dim)
+        return torch.randn(shape, generator=random, device=device, dtype=dtype)
+
+    q = normal(case.heads[0], case.seq[0], case.head_dim[0])
+    k = normal(case.heads[1], case.seq[1], case.head_dim[0])
+    v = normal(case.heads[1], case.seq[1], case.head_dim[1])
+    out = torch.full((*q.shape[:-1], case.head_dim[1]), float("nan"), device=device, dtype=dtype)
+    tensors, lengths = _optional_tensors(problem, device, random)
+    return Inputs(problem, q, k, v, out, tensors, lengths)
+
+
+def _optional_tensors(
+    problem: Problem, device: str, random: torch.Generator
+) -> tuple[dict[str, Tensor], dict[str, Array]]:
+    case = problem.case
+    heads, (seq_q, seq_k) = case.heads[0], case.seq
+    tensors: dict[str, Tensor] = {}
+    lengths: dict[str, Array] = {}
+    for name in case.tensors:
+        if name == "mask":
+            tensors["mask"] = torch.rand((case.batch, seq_k), generator=random, device=device) < 0.7
+        elif name == "dense_mask":
+            tensors["mask"] = torch.rand((case.batch, 1, seq_q, seq_k), generator=random, device=device) < 0.7
+        elif name == "bias":
+            shape = (1, heads, seq_q, seq_k)
+            tensors["bias"] = torch.randn(shape, generator=random, device=device, dtype=DTYPES[case.dtype])
+        elif name == "alibi_slopes":
+            tensors["alibi_slopes"] = torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
+        elif name == "sinks":
+            tensors["sinks"] = torch.randn(heads, generator=random, device=device)
+        elif name == "cu_seqlens":
+            members = member_lengths(seq_q, problem.x)
+            bounds = np.cumsum([0, *members]).astype(np.int32)
+            for key in ("cu_seqlens_q", "cu_seqlens_k"):
+                lengths[key] = bounds
+                tensors[key] = torch.from_numpy(bounds).to(device)
+    return tensors, lengths

@@ -1,0 +1,202 @@
+"""`flashcute bench`: runs, their plots, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import support
+from test_cli import cli, python
+
+import flashcute
+
+TINY = ("--device", "cpu", "--seqs", "33", "64", "--dims", "16", "--rounds", "2", "--heads", "2", "--heads-k", "1")
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory):
+    """One run of each mode that a CPU has."""
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    folder = tmp_path_factory.mktemp("bench")
+    every = [*TINY, "--dtypes", "float32", "--output", str(folder)]
+    commands = [["bench", mode, *every] for mode in ("forward", "decode", "varlen", "memory", "features")]
+    ran = python("-c", f"from flashcute.cli import main\nimport sys\nsys.exit(max(map(main, {commands})))")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features"])
+def test_bench_measures_in_turns(benched, mode):
+    saved = json.loads((benched / f"bench-{mode}-cpu.json").read_text())
+    assert saved["reference"]
+    assert saved["versions"]["flashcute"] == flashcute.__version__
+    assert {row["run"] for row in saved["rows"]} == {saved["id"]}
+    ours = [row for row in saved["rows"] if row["library"] == "flashcute"]
+    assert {row["status"] for row in ours} == {"ok"}
+    assert all(0 <= row["error"] < 1e-4 for row in ours)
+    assert len({row["error"] for row in ours}) > len(ours) // 2, "errors look made up"
+    for row in saved["rows"]:
+        if row["status"] == "ok":
+            times = row["eager"]
+            assert 0 < times["best"] <= times["low"] <= times["median"] <= times["high"]
+            assert times["rounds"] == 2
+        else:
+            assert row["reason"]
+    peers = [row for row in saved["rows"] if row["library"] == "SDPA" and row["status"] == "ok"]
+    assert len(peers) >= len(ours) / 3
+
+
+def test_bench_counts_the_true_work(benched):
+    rows = json.loads((benched / "bench-forward-cpu.json").read_text())["rows"]
+    causal = next(row for row in rows if "causal" in row["problem"]["panel"] and row["problem"]["x"] == 33)
+    assert causal["work"] == 4 * 2 * (33 * 34 / 2) * 16
+    decode = json.loads((benched / "bench-decode-cpu.json").read_text())["rows"][0]
+    assert decode["work"] == 4 * (2 * 2 * 16 + 2 * 33 * 16)
+
+
+def test_bench_memory_grows_linearly_beside_the_textbook(tmp_path):
+    pytest.importorskip("torch")
+    sizes = ("--device", "cpu", "--seqs", "1024", "2048", "--dims", "32", "--heads", "4", "--masks", "full")
+    ran = cli("bench", "memory", *sizes, "--dtypes", "float32", "--json")
+    if ran.returncode == 2 and "/proc/self" in ran.stderr:
+        pytest.skip(ran.stderr)
+    peaks = {(r["library"], r["problem"]["x"]): r["peak_bytes"] for r in json.loads(ran.stdout)["rows"]}
+    assert peaks["textbook", 2048] >= 4 * 4 * 2048**2
+    assert peaks["textbook", 2048] > 3 * peaks["textbook", 1024]
+    assert peaks["flashcute", 2048] < peaks["textbook", 2048] / 8
+
+
+@pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features", "memory"])
+def test_bench_draws_plots(benched, mode):
+    picture = benched / f"bench-{mode}-cpu.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 10_000
+
+
+def test_plots_have_labels_units_legends_and_a_roofline(benched):
+    pytest.importorskip("torch")
+    from flashcute.bench import plots, record
+
+    figure = plots._draw_lines(record.load(benched / "bench-forward-cpu.json"))
+    assert len(figure.axes) == 2
+    for axes in figure.axes:
+        assert "tokens" in axes.get_xlabel()
+        assert "FLOP/s" in axes.get_ylabel()
+        assert axes.get_title()
+        names = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert {"flashcute", "SDPA"} <= set(names)
+        assert any("roofline" in name for name in names)
+        styles = [(line.get_color(), line.get_marker()) for line in axes.lines]
+        assert len(set(styles)) == len(styles)
+
+
+def test_saved_runs_are_shown_again_without_ratios_between_them(benched):
+    first, second = str(benched / "bench-forward-cpu.json"), str(benched / "bench-varlen-cpu.json")
+    ran = cli("bench", "--from", first)
+    assert ran.returncode == 0, ran.stderr
+    assert "SDPA" in ran.stdout
+    assert "No ratio" not in ran.stdout
+    ran = cli("bench", "--from", first, second)
+    assert "No ratio is quoted between these runs" in ran.stdout
+
+
+def test_a_ratio_of_two_runs_is_refused(benched):
+    pytest.importorskip("torch")
+    from flashcute.bench import record
+
+    run = record.load(benched / "bench-forward-cpu.json")
+    rows = run.problems()[0][1]
+    ours = next(row for row in rows if row.library == "flashcute")
+    theirs = next(row for row in rows if row.library == "SDPA")
+    assert record.speed_ratio(ours, theirs) == pytest.approx(theirs.eager.median / ours.eager.median)
+    with pytest.raises(record.DifferentRunsError, match=run.id):
+        record.speed_ratio(ours, dataclasses.replace(theirs, run="another"))
+    other = next(row for row in run.problems()[1][1] if row.library == "SDPA")
+    with pytest.raises(record.DifferentRunsError, match="problem"):
+        record.speed_ratio(ours, other)
+
+
+WRONG = """
+import sys
+import flashcute
+from flashcute.cli import main
+real = flashcute.AttentionDescriptor
+class Wrong:
+    def __init__(self, *a, **o):
+        self.real = real(*a, **{**o, "causal": False})
+        self.plan, self.workspace_size = self.real.plan, self.real.workspace_size
+    def run(self, *a, **o):
+        return self.real.run(*a, **o)
+flashcute.AttentionDescriptor = Wrong
+sys.exit(main(["bench", "--device", "cpu", "--seqs", "64", "--dims", "16", "--masks", "causal", "--rounds", "1"]))
+"""
+
+
+def test_a_wrong_result_gets_no_figure():
+    pytest.importorskip("torch")
+    ran = python("-c", WRONG)
+    assert ran.returncode == 1, ran.stderr
+    assert "WRONG" in ran.stdout
+    assert "differs from float64" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--device", "tpu"], "--device: expected"),
+        (["--device", "cpu", "--peers", "FA9"], "--peers: expected some of SDPA, given FA9"),
+        (["--device", "cpu", "--heads", "6", "--heads-k", "4"], "--heads-k: expected a divisor of 6, given 4"),
+        (["--from", "missing.json"], "cannot read missing.json"),
+        (["--from", __file__], "expected a run saved by"),
+    ],
+)
+def test_bench_refuses_in_one_sentence(words, says):
+    pytest.importorskip("torch")
+    ran = cli("bench", *words)
+    assert ran.returncode == 2
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"), [("torch", "needs PyTorch"), ("matplotlib", "No plot: plots need matplotlib")]
+)
+def test_a_missing_extra_is_named(missing, says, tmp_path):
+    pytest.importorskip("torch")
+    hide = f"""
+import importlib.util, sys
+sys.modules["{missing}"] = None
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name == "{missing}" else real(name, *a)
+from flashcute.cli import main
+sys.exit(main({["bench", *TINY, "--dtypes", "float32", "--output", str(tmp_path)]}))
+"""
+    ran = python("-c", hide)
+    assert says in ran.stdout + ran.stderr
+    assert "pip install 'flashcute[" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_scripts_keep_their_flags(root):
+    pytest.importorskip("torch")
+    words = ["--dtype", "float32", "--seq", "64", "--head-dim", "16", "--mask", "full", "--runs", "2", "--threads", "1"]
+    ran = python(str(root / "benchmarks" / "bench_cpu.py"), *words)
+    assert ran.returncode == 0, ran.stderr
+    assert "float32, head dim 16, full" in ran.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features", "memory", "host"])
+def test_bench_on_the_gpu(mode, tmp_path):
+    support.skip_without_cuda()
+    sizes = ["--seqs", "256", "--dims", "64", "--tokens", "512", "--heads", "4", "--rounds", "3"]
+    ran = cli("bench", mode, "--device", "cuda", *sizes, "--output", str(tmp_path))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = json.loads((tmp_path / f"bench-{mode}-cuda.json").read_text())["rows"]
+    ours = [row for row in rows if row["library"].startswith(("flashcute", "AttentionDescriptor"))]
+    assert {row["status"] for row in ours} == {"ok"}
+    if mode in ("forward", "decode", "varlen", "features"):
+        assert all(row["replay"]["median"] > 0 and row["eager"]["median"] > 0 for row in ours)
+        assert all(row["roofline_seconds"] < row["replay"]["median"] for row in ours)

@@ -222,14 +222,14 @@ void announce_write(const Tensor& tensor, Where where) {
   }
   if (beneath != Py_None) {
     const nb::object tuple = nb::steal(PyTuple_Pack(1, tensor.object()));
-    if (nb::steal(PyObject_CallOneArg(beneath, tuple.ptr())).is_valid()) return;
+    if (nb::steal(PyObject_CallFunctionObjArgs(beneath, tuple.ptr(), nullptr)).is_valid()) return;
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
       fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be written in place", tensor.object());
     }
     PyErr_Clear();
     beneath = Py_None;
   }
-  if (!nb::steal(PyObject_CallOneArg(increment_version, tensor.object())).is_valid()) {
+  if (!nb::steal(PyObject_CallFunctionObjArgs(increment_version, tensor.object(), nullptr)).is_valid()) {
     fail_from_python(FLASHCUTE_STATUS_BAD_PARAM, where, "% cannot be written in place", tensor.object());
   }
 }

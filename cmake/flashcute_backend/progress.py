@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -45,7 +46,10 @@ class Log:
         for saved, descriptor in zip(self._saved, (1, 2), strict=True):
             os.dup2(saved, descriptor)
         self._thread.join(timeout=5)  # a process that the build left behind may hold the pipe open
-        self.say(f"{'the build failed; ' if kind else ''}log: {self.path}")
+        kept = Path(tempfile.gettempdir()).resolve() not in self.path.resolve().parents
+        said = ["the build failed"] * (kind is not None) + [f"log: {self.path}"] * kept
+        if said:
+            self.say("; ".join(said))
 
     def say(self, sentence: str) -> None:
         self._flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,55 @@ def test_a_tree_that_cannot_be_written_builds_elsewhere(backend, tmp_path, capsy
         assert folder.is_dir() and tmp_path not in folder.parents
     assert not folder.exists()
     assert "not kept" in capsys.readouterr().out
+
+
+# -- what is shown
+
+
+def test_kernels_are_counted_and_everything_is_logged(tmp_path):
+    """A stand-in for Ninja says, as `ninja -n` would, that two of three files are out of date."""
+    generated = tmp_path / "csrc" / "cuda" / "generated"
+    generated.mkdir(parents=True)
+    (generated / "contents.txt").write_text("one.cu a b\ntwo.cu c d e\nthree.cu f\n")
+    line = "[{}/9] Building CUDA object csrc/cuda/CMakeFiles/flashcute_kernels.dir/{}.cu.o"
+    one, three = line.format(3, "generated/one"), line.format(5, "generated/three")
+    ninja = tmp_path / "ninja"
+    ninja.write_text(f"#!/bin/sh\necho '{one}'\necho '{three}'\necho '{line.format(6, 'common/merge')}'\n")
+    ninja.chmod(0o755)
+    (tmp_path / "CMakeCache.txt").write_text(f"A:STRING=b\nCMAKE_MAKE_PROGRAM:FILEPATH={ninja}\n")
+    build = ["*** Building project with Ninja...", line.format(1, "common/merge"), three, "from three", one, "done"]
+    program = f"""
+import subprocess, sys
+sys.path.insert(0, {str(ROOT / "cmake" / "flashcute_backend")!r})
+import pathlib, progress
+try:
+    with progress.Log(pathlib.Path({str(tmp_path)!r})):
+        subprocess.run(["printf", "%s\\n", *{build!r}], check=True)
+        print("unfinished", end="", file=sys.stderr)
+        raise KeyError
+except KeyError:
+    print("after")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    shown = re.sub(r", \d+ s$", "", ran.stdout, flags=re.MULTILINE).splitlines()
+    log = tmp_path / "build.log"
+    assert shown == [
+        build[0],
+        "flashcute: 3 kernels to compile, in 2 files",
+        build[1],
+        three,
+        "flashcute: kernel 1 of 3 (three.cu)",
+        "from three",
+        one,
+        "flashcute: kernel 3 of 3 (one.cu)",
+        "done",
+        "unfinished",
+        "flashcute: the build failed",  # and no log: it lies in the folder of temporary files
+        "after",
+    ]
+    kept = log.read_text()
+    assert [text for text in [*build, "unfinished"] if text not in kept] == []
 
 
 # -- cmake/jobs.cmake, on folders that stand for /proc and /sys

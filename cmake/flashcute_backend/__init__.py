@@ -68,6 +68,7 @@ def _build(
     with folders.build_folder(options) as folder, progress.Log(folder) as log:
         # CMake and scikit-build-core read these in this process and its children, which end with the build.
         os.environ.update(requirements.provide(options, folders.trees(options, folder)))
+        os.environ["NINJA_STATUS"] = progress.NINJA_STATUS
         if not options.build_dir:
             os.environ["SKBUILD_BUILD_DIR"] = str(folder)
         name = hook(wheel_directory, config_settings, metadata_directory)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+NINJA_STATUS = "[%f/%t] "
 FINISHED = re.compile(r"\[\d+/\d+\] Building CUDA object \S*?([^/\s]+\.cu)\.o")
 BEGUN = re.compile(r"\*\*\* Building project|\[\d+/\d+\] ")
 SILENCE = 20  # seconds of it, after which a line says that the build is alive
@@ -82,7 +83,8 @@ class Log:
             for line in lines:
                 self._write(line + b"\n" + self._after(line.decode(errors="replace")))
             if not data:
-                self._write(rest)
+                if rest:
+                    self._write(rest + b"\n")
                 return
 
     def _after(self, line: str) -> bytes:

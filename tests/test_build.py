@@ -156,7 +156,8 @@ try:
 except KeyError:
     print("after")
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    environment = {**os.environ, "TMPDIR": str(tmp_path.parent)}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
     shown = re.sub(r", \d+ s$", "", ran.stdout, flags=re.MULTILINE).splitlines()
     log = tmp_path / "build.log"

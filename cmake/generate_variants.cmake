@@ -1,6 +1,5 @@
 # Turns csrc/cuda/variants.cmake into sources in the build folder: for each family and head-dim bucket one .cu that
 # instantiates its kernels (they share CuTe's headers and templates: the least work in all), and the registry's table.
-option(FLASHCUTE_SPLIT_KERNELS "One .cu for each kernel: more work, but less time on many cores" OFF)
 include(${CMAKE_SOURCE_DIR}/csrc/cuda/variants.cmake)
 
 set(_fc_cpp_float16 "cutlass::half_t")
@@ -42,6 +41,7 @@ function(flashcute_generate_variants folder kernels registry)
     endif()
     list(APPEND groups ${group})
     set(family_${group} ${family})
+    string(APPEND names_${group} " ${name}")
     string(APPEND body_${group} "  kernels.push_back(${family}::kernel_info<${family}::Config<${_fc_cpp_${dtype}}, "
                                 "${head_dim}, ${_fc_cpp_${mask}}>>(\"${name}\"));\n")
   endforeach()
@@ -54,21 +54,23 @@ function(flashcute_generate_variants folder kernels registry)
   set(files "")
   set(declarations "")
   set(calls "")
+  set(contents "")
   foreach(group IN LISTS groups)
     set(file ${folder}/${group}.cu)
     flashcute_write(
       ${file}
       "#include <vector>\n\n#include \"cuda/${family_${group}}/launch.cuh\"\n\nnamespace flashcute::cuda {\n\nvoid append_${group}(std::vector<KernelInfo>& kernels) {\n${body_${group}}}\n\n}  // namespace flashcute::cuda\n")
-    set_source_files_properties(
-      ${file} TARGET_DIRECTORY flashcute
-      PROPERTIES COMPILE_OPTIONS "--generate-code=${FLASHCUTE_GENCODE_${family_${group}}}")
+    set_source_files_properties(${file} PROPERTIES
+      COMPILE_OPTIONS "--generate-code=${FLASHCUTE_GENCODE_${family_${group}}}")
     list(APPEND files ${file})
     string(APPEND declarations "void append_${group}(std::vector<KernelInfo>& kernels);\n")
+    string(APPEND contents "${group}.cu${names_${group}}\n")
     string(APPEND calls "    append_${group}(all);\n")
   endforeach()
   flashcute_write(
     ${folder}/registry.cpp
     "#include \"core/backend.h\"\n\nnamespace flashcute::cuda {\n\n${declarations}\nconst std::vector<KernelInfo>& kernels() {\n  static const std::vector<KernelInfo> list = [] {\n    std::vector<KernelInfo> all;\n${calls}    return all;\n  }();\n  return list;\n}\n\nstd::string build_description() {\n  return \"CUDA ${CMAKE_CUDA_COMPILER_VERSION}, CUTLASS ${FLASHCUTE_CUTLASS_VERSION}, archs ${FLASHCUTE_ARCHS}, head_dims ${FLASHCUTE_HEAD_DIMS}\";\n}\n\n}  // namespace flashcute::cuda\n")
+  flashcute_write(${folder}/contents.txt "${contents}") # which kernels each file holds, for whoever shows the progress
   set(${kernels} ${files} PARENT_SCOPE)
   set(${registry} ${folder}/registry.cpp PARENT_SCOPE)
 endfunction()

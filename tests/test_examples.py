@@ -46,7 +46,7 @@ def test_the_c_example_builds_and_runs(root, tmp_path):
 
 
 def test_cmake_finds_the_installed_package(root, tmp_path):
-    """The example's project, configured against the CMake package of this installation."""
+    """The examples' project, configured against the CMake package of this installation."""
     cmake = shutil.which("cmake")
     if cmake is None or not (shutil.which("ninja") or shutil.which("make")):
         pytest.skip("no CMake here")
@@ -59,8 +59,9 @@ def test_cmake_finds_the_installed_package(root, tmp_path):
     ):
         ran = subprocess.run(step, capture_output=True, text=True, timeout=120)
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    ran = subprocess.run([str(tmp_path / "c_api")], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for program in ("c_api", "cpp_api"):
+        ran = subprocess.run([str(tmp_path / program)], capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_python_of_the_readme_runs_as_written(root, tmp_path):

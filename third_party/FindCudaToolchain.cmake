@@ -37,7 +37,7 @@ else()
   _fc_find_nvcc()
   if(NOT CMAKE_CUDA_COMPILER)
     if("$ENV{CUDACXX}" STREQUAL "")
-      set(FLASHCUTE_CUDA_REASON "no nvcc found: put it on PATH, or set CUDACXX or CUDA_HOME")
+      set(FLASHCUTE_CUDA_REASON "no nvcc found: put it on PATH, set CUDACXX or CUDA_HOME, or let pip fetch one with FLASHCUTE_CUDA=on")
     else()
       string(CONCAT FLASHCUTE_CUDA_REASON "$ENV{CUDACXX} cannot compile a trivial program with the host compiler "
         "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}): "

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/driver_launch.h"
+#include "cuda/common/launch.h"
 #include "cuda/common/pack.h"
 #include "cuda/sm80/kernel.cuh"
 #include "cuda/sm80/launch.h"
@@ -11,7 +12,9 @@ namespace flashcute::cuda::sm80 {
 template <class C>
 KernelResources resources(int device) {
   const DeviceGuard guard(device);
-  allow_shared_memory<C>(device);
+  check(cudaFuncSetAttribute(attention_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             int(sizeof(typename C::SharedStorage))),
+        "cudaFuncSetAttribute");
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, attention_kernel<C>), "cudaFuncGetAttributes");
   KernelResources result;

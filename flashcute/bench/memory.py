@@ -16,7 +16,7 @@ from flashcute.bench.record import Row, Run
 
 PLAIN = "textbook"
 
-_PLAIN_LIMIT = {"cuda": 16 << 30, "cpu": 2 << 30}  # bytes of its score matrix, above which it is left out
+_PLAIN_LIMIT = {"cuda": 16 << 30, "cpu": 1 << 30}  # bytes of its score matrix, above which it is left out
 _M_MMAP_THRESHOLD = -3  # of <malloc.h>
 _STATUS, _CLEAR = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/clear_refs")
 

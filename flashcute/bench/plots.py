@@ -12,6 +12,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _ROOFLINE, _REFERENCE = "#000000", "#777777"
 _SCALE = {"FLOP/s": (1e12, "TFLOP/s"), "B/s": (1e9, "GB/s"), "B": (2.0**20, "MiB")}
+_LENGTHS = {"varlen": "length of the longest member", "decode": "length of k and v"}
 _SLOW = 1e12  # FLOP/s below which GFLOP/s read better
 
 
@@ -89,7 +90,7 @@ def _draw_lines(run: Run) -> Any:
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [_length_text(x) for x in lengths])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("length of the longest member (tokens)" if run.mode == "varlen" else "sequence length (tokens)")
+        axes.set_xlabel(f"{_LENGTHS.get(run.mode, 'sequence length')} (tokens)")
         axes.set_ylabel(f"peak memory of a call ({unit})" if run.unit == "B" else f"speed ({unit})")
         if run.unit == "B":
             axes.set_yscale("log", base=2)
@@ -97,7 +98,8 @@ def _draw_lines(run: Run) -> Any:
         else:
             axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+    named = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(4, len(named)), fontsize=9)
     return figure
 
 

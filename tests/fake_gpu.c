@@ -1,5 +1,6 @@
 /* Stands before libflashcute.so (LD_PRELOAD) and pretends to be a GPU: what would be enqueued is told on stderr, one
- * line each, "work NAME STREAM", "wait WAITER SIGNALLER" or "finish STREAM". Memory is the host's and nothing computes. */
+ * line each, "work NAME STREAM", "wait WAITER SIGNALLER" or "finish STREAM". Memory is the host's and nothing computes.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -137,8 +137,10 @@ def _rooflines(run: Run, rows: list[Row], scale: float) -> list[tuple[str, dict[
         return {row.problem["x"]: row.work / least / scale for row, least in timed if least}
 
     kernel, device = rates("roofline_seconds"), rates("device_roofline_seconds")
-    if run.device == "cpu" or run.unit == "B/s" or kernel == device:
-        lines: list[tuple[str, dict[int, float], Any]] = [("roofline", kernel, "--")]
+    if run.device == "cpu":
+        lines: list[tuple[str, dict[int, float], Any]] = [("roofline, measured", kernel, "--")]
+    elif run.unit == "B/s" or kernel == device:
+        lines = [("roofline", kernel, "--")]
     else:
         lines = [("roofline of the device", device, "--"), ("roofline of flashcute's kernel", kernel, _DASH_DOT)]
     return [line for line in lines if line[1]]

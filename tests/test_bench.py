@@ -191,6 +191,15 @@ def test_a_missing_library_is_named_once_with_its_package(monkeypatch):
     assert "flash-attn-4" in absent[0]
 
 
+def test_remarks_take_one_line_for_each_library(benched):
+    ran = cli("bench", "--from", str(benched / "bench-features-cpu.json"))
+    assert ran.returncode == 0, ran.stderr
+    remarks = [line for line in ran.stdout.splitlines() if line.startswith("SDPA: ")]
+    assert len(remarks) == 1
+    assert "no window (window 511,0); " in remarks[0]
+    assert "no ALiBi (ALiBi, causal)" in remarks[0]
+
+
 def test_saved_runs_are_shown_again_without_ratios_between_them(benched):
     first, second = str(benched / "bench-forward-cpu.json"), str(benched / "bench-varlen-cpu.json")
     ran = cli("bench", "--from", first)

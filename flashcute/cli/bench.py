@@ -70,6 +70,8 @@ def _measure(arguments: argparse.Namespace) -> int:
     made = sweep.new_run(
         arguments.mode, label, name, _UNITS[arguments.mode], seed=arguments.seed, rounds=arguments.rounds
     )
+    if arguments.mode in ("memory", "host"):  # which have contestants of their own
+        chosen, absent = [], []
     made.versions.update({library.name: library.find() for library in chosen if not library.name.startswith("SDPA")})
     with sweep.settings(label, arguments.threads):
         _fill(made, arguments, sizes, chosen, _machines(made, device))

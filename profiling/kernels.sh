@@ -15,7 +15,9 @@ profile() { # NAME FLAGS...: B*S = 16384 tokens, heads*head_dim = 2048
   if [[ -n $earlier && -f $earlier/$name.ncu-rep ]]; then
     compare=(--compare "$earlier/$name.ncu-rep")
   fi
-  flashcute profile "$@" --output "$folder/$name.ncu-rep" --force "${compare[@]}" | tee "$folder/$name.txt"
+  local digest
+  digest=$(flashcute profile "$@" --output "$folder/$name.ncu-rep" --force "${compare[@]}")
+  tee "$folder/$name.txt" <<<"$digest"
   echo
 }
 

@@ -7,5 +7,9 @@ set -euo pipefail
 
 report=${1:?usage: timeline.sh REPORT COMMAND...}
 shift
+if ! command -v nsys >/dev/null; then
+  echo "timeline.sh: Nsight Systems' program nsys was not found: install it, or put it on PATH" >&2
+  exit 2
+fi
 nsys profile --trace cuda,nvtx --output "$report" --force-overwrite true "$@"
 nsys stats --report nvtx_sum --report cuda_gpu_kern_sum --force-export true "$report"

@@ -93,6 +93,113 @@ def test_plots_have_labels_units_legends_and_a_roofline(benched):
         assert len(set(styles)) == len(styles)
 
 
+def on_a_gpu(run, device_factor):
+    """The run, as if a GPU whose roofline is higher by this factor than that of flashcute's kernel had made it."""
+    rows = [
+        dataclasses.replace(row, device_roofline_seconds=row.roofline_seconds / device_factor)
+        for row in run.rows
+    ]  # fmt: skip
+    return dataclasses.replace(run, device="cuda:0", device_name="NVIDIA H100 80GB HBM3", rows=rows)
+
+
+@pytest.mark.parametrize("mode", ["forward", "features"])
+@pytest.mark.parametrize(
+    ("factor", "named"), [(1.0, {"roofline"}), (1.5, {"roofline of the device", "roofline of flashcute's kernel"})]
+)
+def test_plots_tell_the_two_rooflines_apart(benched, mode, factor, named):
+    from flashcute.bench import plots, record
+
+    draw = plots._draw_features if mode == "features" else plots._draw_lines
+    figure = draw(on_a_gpu(record.load(benched / f"bench-{mode}-cpu.json"), factor))
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {name for name in names if "roofline" in name} == named
+    assert "matrix product" in " ".join(names)
+
+
+@pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features", "memory"])
+def test_nothing_in_a_plot_is_cut(benched, mode):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from flashcute.bench import plots, record
+
+    run = record.load(benched / f"bench-{mode}-cpu.json")
+    if mode != "memory":
+        run = on_a_gpu(run, 1.5)
+    run.versions.update(FA3="0.0.3", torch="2.11.0+cu130")
+    run.rows[:] = [*run.rows, *(dataclasses.replace(row, library="FA3") for row in run.rows if row.library != "FA3")]
+    figure = plots._draw_features(run) if mode == "features" else plots._draw_lines(run)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    page = figure.bbox
+    for what in (figure._suptitle, figure.legends[0], *figure.axes):
+        box = what.get_tightbbox(renderer)
+        assert page.x0 <= box.x0 <= box.x1 <= page.x1, what
+        assert page.y0 <= box.y0 <= box.y1 <= page.y1, what
+
+
+def test_a_library_looks_the_same_in_every_plot():
+    pytest.importorskip("torch")
+    from flashcute.bench import libraries, plots
+
+    every = [libraries.OWN, *libraries.GPU_LIBRARIES]
+    assert {library.name for library in every} <= set(plots._LOOKS)
+    assert len({plots._LOOKS[library.name] for library in every}) == len(every)
+
+
+def test_memory_is_measured_with_the_batch_held():
+    pytest.importorskip("torch")
+    from flashcute.bench.problems import Sizes, problems
+
+    assert {problem.case.batch for problem in problems("memory", Sizes(), True)} == {1}
+    assert {problem.case.batch for problem in problems("memory", Sizes(batch=3), True)} == {3}
+    assert len({problem.case.batch for problem in problems("forward", Sizes(), True)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        (
+            "set_params_fprop, /build/hopper/flash_api_stable.cpp:231, This flash attention build does not support "
+            "local attention.\nException raised from here",
+            "This flash attention build does not support local attention",
+        ),
+        ("No available kernel. Aborting execution.", "No available kernel"),
+        ("Expected query.dtype: float, got key.dtype: half", "Expected query.dtype: float, got key.dtype: half"),
+        ("", "RuntimeError"),
+        ("many words " * 50, ("many words " * 12).strip() + " many …"),
+    ],
+)
+def test_what_a_library_complains_of_is_one_short_clause(raised, shown):
+    pytest.importorskip("torch")
+    from flashcute.bench.libraries import in_short
+
+    assert in_short(RuntimeError(raised)) == shown
+
+
+def test_a_missing_library_is_named_once_with_its_package(monkeypatch):
+    pytest.importorskip("torch")
+    from flashcute.bench import libraries
+
+    def import_module(name):
+        raise ModuleNotFoundError("No module named 'flash_attn'")
+
+    monkeypatch.setattr(libraries.importlib, "import_module", import_module)
+    found, absent = libraries.find(True, ["FA4"], "forward")
+    assert [library.name for library in found] == ["flashcute"]
+    assert len(absent) == 1
+    assert absent[0].count("flash_attn") == 1
+    assert "flash-attn-4" in absent[0]
+
+
+def test_remarks_take_one_line_for_each_library(benched):
+    ran = cli("bench", "--from", str(benched / "bench-features-cpu.json"))
+    assert ran.returncode == 0, ran.stderr
+    remarks = [line for line in ran.stdout.splitlines() if line.startswith("SDPA: ")]
+    assert len(remarks) == 1
+    assert "no window (window 511,0); " in remarks[0]
+    assert "no ALiBi (ALiBi, causal)" in remarks[0]
+
+
 def test_saved_runs_are_shown_again_without_ratios_between_them(benched):
     first, second = str(benched / "bench-forward-cpu.json"), str(benched / "bench-varlen-cpu.json")
     ran = cli("bench", "--from", first)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,9 +21,12 @@ from flashcute.bench.clocks import Call, Contestant
 from flashcute.bench.problems import Inputs
 from flashcute.cli.problem import longest
 
+_LONGEST_QUOTE = 140
+_TENSOR_NAMES = {"dense_mask": "pair mask", "mask": "key mask", "alibi_slopes": "ALiBi"}
+
 
 class CannotDoError(Exception):
-    """One clause on why a library cannot do a problem."""
+    """One clause on why a library cannot do a problem: in our words, or quoted from the library."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,7 @@ class Library:
     name: str
     find: Callable[[], str]  # its version; raises ImportError
     prepare: Callable[[Inputs], Entry]  # raises CannotDoError
-
-
-@dataclass(frozen=True)
-class Absent:
-    name: str
-    reason: str
+    package: str = ""  # that pip installs it from
 
 
 def _entry(
@@ -64,15 +64,15 @@ def _require(
     """Raises unless the library, which has these features beside full and causal attention, can do the problem."""
     case = inputs.problem.case
     if case.packed != packed:
-        raise CannotDoError("packed lengths" if case.packed else "nothing but packed lengths")
+        raise CannotDoError("no packed lengths" if case.packed else "nothing but packed lengths")
     if case.options.get("causal") and not packed and case.seq[0] != case.seq[1]:
-        raise CannotDoError("a causal mask with unequal lengths")
+        raise CannotDoError("no causal mask with unequal lengths")
     for name in case.options:
         if name not in ("causal", "layout", *options):
-            raise CannotDoError(name.removesuffix("_p"))
+            raise CannotDoError(f"no {name.removesuffix('_p')}")
     for name in case.tensors:
         if name not in ("cu_seqlens", *tensors):
-            raise CannotDoError({"dense_mask": "a pair mask", "mask": "a key mask"}.get(name, name))
+            raise CannotDoError(f"no {_TENSOR_NAMES.get(name, name)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -151,8 +151,16 @@ def _tried(entry: Entry) -> Entry:
     try:
         entry.result()
     except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
-        raise CannotDoError(str(error).split("\n")[0][:120]) from None
+        raise CannotDoError(f"says “{in_short(error)}”") from None
     return entry
+
+
+def in_short(error: Exception) -> str:
+    """The first sentence of what a library complains of, without the C++ function, file and line it may begin with."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    first = re.sub(r"^.*?\.(?:cpp|cc|cu|cuh|hpp|h|py):\d+[,:]? +", "", first)
+    sentence = re.split(r"(?<=[.!?])\s", first)[0]
+    return textwrap.shorten(sentence, _LONGEST_QUOTE, placeholder=" …").rstrip(".")
 
 
 def _sdpa_of_members(inputs: Inputs) -> Entry:
@@ -186,7 +194,7 @@ def _sdpa_fa2(inputs: Inputs) -> Entry:
     try:
         varlen = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError):
-        raise CannotDoError("packed lengths, before PyTorch 2.10") from None
+        raise CannotDoError("no packed lengths before PyTorch 2.10") from None
     causal = bool(inputs.problem.case.options.get("causal"))
     named = inspect.signature(varlen).parameters
     bound = {"is_causal": causal} if "is_causal" in named else {"window_size": (-1, 0 if causal else -1)}
@@ -206,15 +214,15 @@ def _packed(inputs: Inputs) -> tuple[Tensor, Tensor, int, int]:
 
 
 def _module(*names: str) -> ModuleType:
-    reasons = []
+    reasons: list[str] = []
     for name in names:
         try:
             return importlib.import_module(name)
         except ImportError as error:
             reasons.append(str(error))
         except Exception as error:  # a library that fails while it is imported is none
-            reasons.append(f"{name} fails on import: {type(error).__name__}: {error}")
-    raise ImportError("; ".join(reasons))
+            reasons.append(f"{name} fails on import: {type(error).__name__}: {in_short(error)}")
+    raise ImportError("; ".join(dict.fromkeys(reasons)))
 
 
 def _version(distributions: tuple[str, ...], module: ModuleType) -> str:
@@ -245,7 +253,7 @@ def _flash_attention(
             options["softcap"] = case.options["softcap"]
         for option in options:
             if option not in named:
-                raise CannotDoError(option)
+                raise CannotDoError(f"no {option}")
         if case.packed:
             bounds = dict(
                 zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), _packed(inputs), strict=True)
@@ -255,14 +263,14 @@ def _flash_attention(
         q, k, v = (x.transpose(1, 2).contiguous() for x in (inputs.q, inputs.k, inputs.v))
         return _tried(_entry(lambda: function(q, k, v, **options), lambda out: out.transpose(1, 2)))
 
-    return Library(name, lambda: _version(distributions, _module(*modules)), prepare)
+    return Library(name, lambda: _version(distributions, _module(*modules)), prepare, distributions[0])
 
 
 def _flashinfer(inputs: Inputs) -> Entry:
     module, case = _module("flashinfer"), inputs.problem.case
     _require(inputs, packed=case.packed, options=("window", "softcap"))
     if case.options.get("window", (-1, 0))[1] != 0 and "window" in case.options:
-        raise CannotDoError("a window to the right")
+        raise CannotDoError("no window to the right")
     if case.packed:
         q, k, v = inputs.q, inputs.k, inputs.v
         bounds = [inputs.tensors["cu_seqlens_q"], inputs.tensors["cu_seqlens_k"]]
@@ -295,7 +303,9 @@ GPU_LIBRARIES = (
     _flash_attention(
         "FA4", ("flash_attn.cute.interface", "flash_attn.cute"), ("flash-attn-4", "flash-attn-cute"), None
     ),
-    Library("FlashInfer", lambda: _version(("flashinfer-python",), _module("flashinfer")), _flashinfer),
+    Library(
+        "FlashInfer", lambda: _version(("flashinfer-python",), _module("flashinfer")), _flashinfer, "flashinfer-python"
+    ),
 )
 CPU_LIBRARIES = (Library("SDPA", _torch_version, _sdpa_cpu),)
 OWN = Library("flashcute", lambda: flashcute.__version__, _flashcute)
@@ -303,8 +313,11 @@ OWN = Library("flashcute", lambda: flashcute.__version__, _flashcute)
 _UNASKED = ("SDPA-efficient",)  # measured by name, or where a feature leaves FA2 and cuDNN out
 
 
-def find(gpu: bool, wanted: list[str] | None, mode: str) -> tuple[list[Library], list[Absent]]:
-    """flashcute, and the peers that are installed, of those wanted. Raises ValueError on a name that is none."""
+def find(gpu: bool, wanted: list[str] | None, mode: str) -> tuple[list[Library], list[str]]:
+    """flashcute and the peers that are installed, of those wanted, and a sentence on each that is not.
+
+    Raises ValueError on a name that is none.
+    """
     known = GPU_LIBRARIES if gpu else CPU_LIBRARIES
     names = [library.name for library in known]
     by_lower = {name.lower(): name for name in names}
@@ -316,14 +329,15 @@ def find(gpu: bool, wanted: list[str] | None, mode: str) -> tuple[list[Library],
         if wanted is not None
         else {name for name in names if mode == "features" or name not in _UNASKED}
     )
-    found, absent = [OWN], []
+    found: list[Library] = [OWN]
+    absent: list[str] = []
     for library in known:
         if library.name not in chosen:
             continue
         try:
             library.find()
         except ImportError as error:
-            absent.append(Absent(library.name, str(error)))
+            absent.append(f"{library.name} was looked for and is not here: {error} (pip package {library.package})")
         else:
             found.append(library)
     return found, absent

@@ -7,10 +7,21 @@ from typing import Any
 
 from flashcute.bench.record import Row, Run
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; markers differ too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Okabe and Ito's palette, which colour-blind readers can tell apart; markers differ too. One look in every plot.
+_LOOKS = {
+    "flashcute": ("#0072B2", "o"),
+    "SDPA-FA2": ("#D55E00", "s"),
+    "SDPA": ("#D55E00", "s"),
+    "textbook": ("#D55E00", "s"),
+    "SDPA-cuDNN": ("#009E73", "^"),
+    "SDPA-efficient": ("#56B4E9", "X"),
+    "FA3": ("#CC79A7", "D"),
+    "FA4": ("#E69F00", "v"),
+    "FlashInfer": ("#7F3C1D", "P"),
+}
+_UNKNOWN = ("#555555", "*")
 _ROOFLINE, _REFERENCE = "#000000", "#777777"
+_DASH_DOT = (0, (5, 1, 1, 1))
 _SCALE = {"FLOP/s": (1e12, "TFLOP/s"), "B/s": (1e9, "GB/s"), "B": (2.0**20, "MiB")}
 _LENGTHS = {"varlen": "length of the longest member", "decode": "length of k and v"}
 _SLOW = 1e12  # FLOP/s below which GFLOP/s read better
@@ -52,16 +63,24 @@ def _value(row: Row) -> float | None:
 
 
 def _styles(run: Run) -> dict[str, dict[str, Any]]:
-    return {
-        library: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
-        for i, library in enumerate(run.libraries())
-    }
+    looks = {library: _LOOKS.get(library, _UNKNOWN) for library in run.libraries()}
+    return {library: {"color": colour, "marker": marker} for library, (colour, marker) in looks.items()}
 
 
 def _title(run: Run) -> str:
-    what = {"decode": "one query token", "varlen": "packed lengths", "memory": "peak memory of a call"}
-    versions = f"flashcute {run.versions['flashcute']}, torch {run.versions['torch']}"
-    return f"{what.get(run.mode, run.mode)} on {run.device_name} ({versions})"
+    """Two lines, which fit a single panel."""
+    what = {"decode": "decode, one query token", "varlen": "packed lengths", "memory": "peak memory of a call"}
+    drawn = ("torch", *run.libraries())
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name in drawn)
+    return f"{what.get(run.mode, run.mode)} on {run.device_name}\n{versions}; {run.started[:10]}"
+
+
+def _legend(figure: Any, named: dict[str, Any], columns: int) -> None:
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(columns, len(named)), fontsize=9)
+
+
+def _handles(figure: Any) -> dict[str, Any]:
+    return {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
 
 
 def _draw_lines(run: Run) -> Any:
@@ -71,8 +90,8 @@ def _draw_lines(run: Run) -> Any:
     panels, styles, (scale, unit) = _panels(run), _styles(run), _scale(run)
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(6.4 * columns, 4.2 * lines + 0.9), layout="constrained")
-    figure.suptitle(_title(run))
+    figure = Figure(figsize=(5.6 * columns + 1.2, 3.9 * lines + 1.3), layout="constrained")
+    figure.suptitle(_title(run), fontsize=11)
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
@@ -86,11 +105,11 @@ def _draw_lines(run: Run) -> Any:
                 width = 2.4 if library == "flashcute" else 1.4
                 axes.plot(*zip(*points, strict=True), label=library, linewidth=width, markersize=6, **style)
         _draw_limits(axes, run, rows, lengths, scale)
-        axes.set_title(panel)
+        axes.set_title(panel, fontsize=11)
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [_length_text(x) for x in lengths])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel(f"{_LENGTHS.get(run.mode, 'sequence length')} (tokens)")
+        axes.set_xlabel(_length_label(run, rows))
         axes.set_ylabel(f"peak memory of a call ({unit})" if run.unit == "B" else f"speed ({unit})")
         if run.unit == "B":
             axes.set_yscale("log", base=2)
@@ -98,20 +117,41 @@ def _draw_lines(run: Run) -> Any:
         else:
             axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    named = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(4, len(named)), fontsize=9)
+    _legend(figure, _handles(figure), 2 * columns)
     return figure
 
 
+def _length_label(run: Run, rows: list[Row]) -> str:
+    label = f"{_LENGTHS.get(run.mode, 'sequence length')} (tokens)"
+    tokens = {row.problem["batch"] * row.problem["seq"][0] for row in rows}
+    if run.mode in ("forward", "memory") and len(tokens) == 1 and len(rows) > len(run.libraries()):
+        label += f"; {tokens.pop()} tokens in each batch"
+    return label
+
+
+def _rooflines(run: Run, rows: list[Row], scale: float) -> list[tuple[str, dict[int, float], Any]]:
+    """Label, rate at each x, line style: the device's, and that of flashcute's kernel where it is another."""
+
+    def rates(seconds: str) -> dict[int, float]:
+        timed = [(row, getattr(row, seconds)) for row in rows]
+        return {row.problem["x"]: row.work / least / scale for row, least in timed if least}
+
+    kernel, device = rates("roofline_seconds"), rates("device_roofline_seconds")
+    if run.device == "cpu":
+        lines: list[tuple[str, dict[int, float], Any]] = [("roofline, measured", kernel, "--")]
+    elif run.unit == "B/s" or kernel == device:
+        lines = [("roofline", kernel, "--")]
+    else:
+        lines = [("roofline of the device", device, "--"), ("roofline of flashcute's kernel", kernel, _DASH_DOT)]
+    return [line for line in lines if line[1]]
+
+
 def _draw_limits(axes: Any, run: Run, rows: list[Row], lengths: list[int], scale: float) -> None:
-    """The roofline, and what the machine reached in the same run."""
-    roof = {row.problem["x"]: row.work / row.roofline_seconds / scale for row in rows if row.roofline_seconds}
-    if roof:
-        measured = run.device == "cpu"
-        what = "roofline, from the best matrix product and copy" if measured else "roofline of the device"
-        axes.plot(lengths, [roof.get(x) for x in lengths], color=_ROOFLINE, linestyle="--", label=what)
-        if measured:
-            return
+    """The rooflines, and what the machine reached in the same run."""
+    for label, rates, style in _rooflines(run, rows, scale):
+        axes.plot(lengths, [rates.get(x) for x in lengths], color=_ROOFLINE, linestyle=style, label=label)
+    if run.device == "cpu":
+        return  # its roofline is what it reached
     for name, rate in run.reference.items():
         kind, _, dtype = name.partition(" ")
         if not dtype or dtype == rows[0].problem["dtype"]:
@@ -122,28 +162,35 @@ def _draw_limits(axes: Any, run: Run, rows: list[Row], lengths: list[int], scale
 
 
 def _draw_features(run: Run) -> Any:
+    """A group of bars for each feature, of the libraries that have it, and its roofline across the group."""
     from matplotlib.figure import Figure
 
     styles, (scale, unit) = _styles(run), _scale(run)
-    features = list(dict.fromkeys(row.problem["label"] for row in run.rows))
-    figure = Figure(figsize=(9, 0.55 * len(features) + 2), layout="constrained")
+    groups = [(problem["label"], rows) for problem, rows in run.problems()]
+    figure = Figure(figsize=(9, 0.45 * len(groups) + 2.2), layout="constrained")
+    figure.suptitle(f"{_title(run)}\n{run.rows[0].problem['panel']}", fontsize=11)
     axes = figure.subplots()
     height = 0.8 / len(styles)
-    for i, (library, style) in enumerate(styles.items()):
-        rows = [row for row in run.rows if row.library == library]
-        own = [(features.index(row.problem["label"]), row.rate / scale) for row in rows if row.rate is not None]
-        if own:
-            places = [place + (i - (len(styles) - 1) / 2) * height for place, _ in own]
-            axes.barh(places, [rate for _, rate in own], height, label=library, color=style["color"])
+    for place, (_, rows) in enumerate(groups):
+        able = [row for row in rows if row.rate is not None]
+        for i, row in enumerate(able):
+            middle = place + (i - (len(able) - 1) / 2) * height
+            colour = styles[row.library]["color"]
+            axes.barh(middle, (row.rate or 0.0) / scale, 0.92 * height, color=colour, label=row.library)
+        for label, rates, style in _rooflines(run, rows, scale):
+            axes.vlines(list(rates.values()), place - 0.45, place + 0.45, color=_ROOFLINE, linestyle=style, label=label)
     for name, rate in run.reference.items():
         axes.axvline(rate / scale, color=_REFERENCE, linestyle=":", label=f"matrix {name}, measured")
-    axes.set_yticks(range(len(features)), features)
-    axes.invert_yaxis()
+    axes.set_yticks(range(len(groups)), [label for label, _ in groups])
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.set_xlim(left=0)
     axes.set_xlabel(f"speed ({unit}, visible pairs counted)")
     axes.set_ylabel("feature")
-    axes.set_title(f"{_title(run)}\n{run.rows[0].problem['panel']}", fontsize=10)
+    axes.set_axisbelow(True)
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=8)
+    found = _handles(figure)
+    named = {label: found[label] for label in [*styles, *found] if label in found}
+    _legend(figure, named, 4)
     return figure
 
 

@@ -55,7 +55,8 @@ class Row:
     eager: Times | None = None
     error: float | None = None  # the largest against float64
     peak_bytes: float | None = None
-    roofline_seconds: float | None = None
+    roofline_seconds: float | None = None  # by the instructions of flashcute's kernel
+    device_roofline_seconds: float | None = None  # by any; None in runs saved before it was kept
 
     @property
     def times(self) -> Times | None:

@@ -69,7 +69,9 @@ def _rate_text(row: Row | None, scale: float) -> str:
     if row.status == "wrong":
         return "WRONG"
     assert row.rate is not None and row.times is not None
-    return f"{row.rate / scale:#.3g}".rstrip(".") + f" ±{row.times.spread:.0%}"
+    rate = row.rate / scale
+    shown = f"{rate:.0f}" if rate >= 999.5 else f"{rate:#.3g}".rstrip(".")
+    return f"{shown} ±{row.times.spread:.0%}"
 
 
 def _ratio_text(ours: Row | None, theirs: Row | None, *, eager: bool) -> str:
@@ -107,15 +109,18 @@ def _show_host(to: Console, run: Run) -> None:
 
 
 def _remarks(run: Run) -> list[str]:
-    """Why a cell is empty, each reason once."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    """Why cells are empty: one line for each library, each reason once."""
+    reasons: dict[str, dict[str, list[str]]] = {}
     for row in run.rows:
         if row.reason:
             place = row.problem["label"] or f"{row.problem['panel']}, {row.problem['x']}"
-            reasons.setdefault((row.library, row.reason), []).append(place)
+            reasons.setdefault(row.library, {}).setdefault(row.reason, []).append(place)
     sentences = []
-    for (library, reason), places in reasons.items():
-        many = f" and {len(places) - 2} more" if len(places) > 3 else ""
-        shown = places if len(places) <= 3 else places[:2]
-        sentences.append(f"{library} ({'; '.join(shown)}{many}): {reason}")
+    for library, by_reason in reasons.items():
+        clauses = [f"{reason} ({_some(places)})" for reason, places in by_reason.items()]
+        sentences.append(f"{library}: {'; '.join(clauses)}")
     return sentences
+
+
+def _some(places: list[str]) -> str:
+    return ", ".join(places) if len(places) <= 3 else f"{places[0]} and {len(places) - 1} more"

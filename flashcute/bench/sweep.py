@@ -122,7 +122,7 @@ def _measure_one(
         entries[library.name] = entry
     eager, replay = _times(entries, facts, rounds, gpu)
     family = "sm80" if gpu and facts["flashcute"].get("kernel", "").startswith("sm80") else ""
-    least = roofline(case, inputs.lengths, machine_of(case.dtype, family)).bound
+    kernel, device = (roofline(case, inputs.lengths, machine_of(case.dtype, name)).bound for name in (family, ""))
     return [
         Row(
             run=run.id,
@@ -130,7 +130,8 @@ def _measure_one(
             library=name,
             eager=Times.of(eager[name]) if name in eager else None,
             replay=Times.of(replay[name]) if name in replay else None,
-            roofline_seconds=least.seconds if least else None,
+            roofline_seconds=kernel.seconds if kernel else None,
+            device_roofline_seconds=device.seconds if device else None,
             **about,
         )
         for name, about in facts.items()
@@ -151,7 +152,7 @@ def _times(
         try:
             contestants[f"{name} replayed"] = clocks.replayed(contestant)
         except RuntimeError as error:
-            facts[name]["reason"] = f"cannot be captured: {str(error).splitlines()[0][:120]}"
+            facts[name]["reason"] = f"cannot be captured, says “{libraries.in_short(error)}”"
             torch.cuda.synchronize()
     times = clocks.gpu_seconds(contestants, rounds or _GPU_ROUNDS)
     replay = {name: times[f"{name} replayed"] for name in eager if f"{name} replayed" in times}

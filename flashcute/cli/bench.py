@@ -70,15 +70,16 @@ def _measure(arguments: argparse.Namespace) -> int:
     made = sweep.new_run(
         arguments.mode, label, name, _UNITS[arguments.mode], seed=arguments.seed, rounds=arguments.rounds
     )
+    if arguments.mode in ("memory", "host"):  # which have contestants of their own
+        chosen, absent = [], []
     made.versions.update({library.name: library.find() for library in chosen if not library.name.startswith("SDPA")})
     with sweep.settings(label, arguments.threads):
         _fill(made, arguments, sizes, chosen, _machines(made, device))
-    sentences = [f"{library.name} was looked for and is not here: {library.reason}" for library in absent]
     written = _write(made, folder)
     if arguments.json:
         print(json.dumps(made.as_json(), indent=1))
     else:
-        _print(made, sentences, written)
+        _print(made, absent, written)
     return _MISS if any(row.status == "wrong" for row in made.rows) else 0
 
 

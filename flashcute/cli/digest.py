@@ -92,7 +92,7 @@ def _shared(name: str) -> tuple[str, str]:
     return rf"l1tex__data_{name}_mem_shared\.sum", rf"l1tex__data_{name}_mem_shared_op_\w+\.sum"
 
 
-_CLOCK = (r"smsp__cycles_elapsed\.avg\.per_second", r"sm__cycles_elapsed\.avg\.per_second")
+_CLOCK = tuple(rf"{unit}__cycles_elapsed\.avg\.per_second" for unit in ("smsp", "sm", "gpc"))
 _ISSUE = (rf"sm__inst_issued{_ACTIVE}", rf"smsp__issue_active{_ACTIVE}", r"smsp__issue_active\.avg\.pct")
 _DRAM = (rf"dram__throughput{_ELAPSED}", rf"gpu__dram_throughput{_ELAPSED}")
 

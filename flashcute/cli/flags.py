@@ -105,7 +105,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "--dtypes", choices=BENCH_DTYPES, nargs="+", help="default: GPU bfloat16, CPU float32 and bfloat16"
     )
-    parser.add_argument("--batch", type=whole(1), metavar="N", help="default: GPU --tokens / length, CPU 1")
+    parser.add_argument("--batch", type=whole(1), metavar="N", help="default: GPU --tokens / length, CPU and memory 1")
     parser.add_argument("--tokens", type=whole(1), metavar="N", help="batch x length where --batch is not given")
     parser.add_argument("--heads", type=whole(1), metavar="N", help="of q (default: GPU 2048 / head dim, CPU 8)")
     parser.add_argument(

@@ -96,6 +96,8 @@ def choose_device(info: dict[str, Any], device: str) -> dict[str, Any] | str:
 
 
 def time_text(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 

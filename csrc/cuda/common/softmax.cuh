@@ -7,7 +7,7 @@
 //
 // Two sums of weights. Those that the tensor cores multiply V by are rounded to 16 bits, so a row's output is divided
 // by the sum of the rounded ones, made by the tensor cores too (`denominators`): equal values average to themselves
-// however few keys dominate. The LSE is made of the weights as they were (`sums`, of this thread's columns).
+// however few keys dominate. The LSE is made of the weights as they were (`sum`).
 #pragma once
 
 #include <cmath>
@@ -30,16 +30,20 @@ __device__ __forceinline__ float quad_reduce(float x, Combine combine) {
 template <class Element, int kRows>
 struct RowSoftmax {
   float reference[kRows];  // the exponent's zero; -inf before the row's first visible key
+  float sum[kRows];        // of this thread's columns, unrounded; for the LSE alone
 
   __device__ __forceinline__ RowSoftmax() {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) reference[r] = -INFINITY;
+    for (int r = 0; r < kRows; ++r) {
+      reference[r] = -INFINITY;
+      sum[r] = 0.f;
+    }
   }
 
-  // scores, output: (rows, columns); denominators, sums: (rows). Scores, `scale_log2` > 0 apart from powers of two,
-  // become weights; -inf marks a key that the row does not see.
-  template <class Scores, class Output, class Denominators, class Sums>
-  __device__ __forceinline__ void online_step(Scores& scores, Output& output, Denominators& denominators, Sums& sums,
+  // scores, output: (rows, columns); denominators: (rows). Scores, `scale_log2` > 0 apart from powers of two, become
+  // weights; -inf marks a key that the row does not see.
+  template <class Scores, class Output, class Denominators>
+  __device__ __forceinline__ void online_step(Scores& scores, Output& output, Denominators& denominators,
                                               float scale_log2) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
     float rescale[kRows];
@@ -60,14 +64,14 @@ struct RowSoftmax {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         denominators(r) *= rescale[r];
-        sums(r) *= rescale[r];
+        sum[r] *= rescale[r];
 #pragma unroll
         for (int c = 0; c < cute::size<1>(output); ++c) output(r, c) *= rescale[r];
       }
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      weigh<true>(r, scores, sums, scale_log2, reference[r] == -INFINITY ? 0.f : reference[r]);
+      weigh<true>(r, scores, scale_log2, reference[r] == -INFINITY ? 0.f : reference[r]);
     }
   }
 
@@ -78,11 +82,11 @@ struct RowSoftmax {
   }
 
   // scores: raw products, of which every row sees every column. kSum: the LSE is wanted.
-  template <bool kSum, class Scores, class Sums>
-  __device__ __forceinline__ void fixed_step(Scores& scores, Sums& sums, float scale_log2) {
+  template <bool kSum, class Scores>
+  __device__ __forceinline__ void fixed_step(Scores& scores, float scale_log2) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) weigh<kSum>(r, scores, sums, scale_log2, reference[r]);
+    for (int r = 0; r < kRows; ++r) weigh<kSum>(r, scores, scale_log2, reference[r]);
   }
 
   // Must a row be done again, with care? Two things can have gone wrong, and both show. An inf or NaN in O: a weight
@@ -116,15 +120,13 @@ struct RowSoftmax {
   }
 
  private:
-  template <bool kSum, class Scores, class Sums>
-  __device__ __forceinline__ void weigh(int r, Scores& scores, Sums& sums, float scale_log2, float base) {
-    float sum = 0.f;
+  template <bool kSum, class Scores>
+  __device__ __forceinline__ void weigh(int r, Scores& scores, float scale_log2, float base) {
 #pragma unroll
     for (int c = 0; c < cute::size<1>(scores); ++c) {
       scores(r, c) = ptx::exp2(fmaf(scores(r, c), scale_log2, -base));
-      if constexpr (kSum) sum += scores(r, c);
+      if constexpr (kSum) sum[r] += scores(r, c);
     }
-    if constexpr (kSum) sums(r) += sum;
   }
 };
 

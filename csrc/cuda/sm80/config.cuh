@@ -79,8 +79,6 @@ struct Config {
       KeyValueStage stages[kStages];
       cute::array_aligned<Element, cosize_v<LayoutO>, 128> o;  // after the last tile
     };
-    // Sums of the weights as they were. Here, since they are touched once a tile and registers are all taken.
-    cute::array_aligned<float, kThreads * kRowsPerThread, 16> sums;
     Work work;
     uint32_t redo_rows[kWarps];                 // one bit a row
     uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
@@ -91,9 +89,10 @@ struct Config {
   using ScoreFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kBlockN>>{}));
   static_assert(size(ScoreFragment{}) * kThreads == kBlockM * kBlockN);
   using OutputFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));
-  // The rows' denominators, as if a block of ones stood beside V: all eight columns are alike. (MMA = (2, 2), MMA_M =
-  // 2)
-  using DenominatorFragment = decltype(make_tensor<float>(Shape<Shape<_2, _2>, _2>{}));
+  // The rows' denominators: one accumulator, of whose columns the even ones are the first M block's and the odd ones
+  // the second's. (MMA = (2, 2)) -> (row), as rows_and_columns counts them
+  using DenominatorFragment = decltype(make_tensor<float>(Shape<_4>{}));
+  using DenominatorRows = Layout<Shape<Shape<_2, _2>>, Stride<Stride<_2, _1>>>;
 };
 
 // An accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8 apart.

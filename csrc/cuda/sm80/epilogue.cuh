@@ -59,7 +59,7 @@ class Epilogue {
     for (int r = 0; r < size<0>(rows); ++r) {
       const int row = first_row() + C::row_of_thread(thread_) + 8 * r;
       float factor = 1.f, denominator = loop.denominators()(r);
-      float sum = quad_reduce(loop.sums()(r), [](float a, float b) { return a + b; });
+      float sum = quad_reduce(loop.softmax.sum[r], [](float a, float b) { return a + b; });
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
         if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink(), denominator, sum);

@@ -78,23 +78,30 @@ struct ValueOperand {
   }
 };
 
-// denominators += the sums of k-block k of the weights.
-template <class C, class Operand>
+// denominators += the sums of M block m, k-block k of the weights. A NaN or inf among a row's weights spoils the row 16
+// beside it too, as 0 * NaN: rows with either are done again.
+template <int m, class C, class Operand>
 CUTE_DEVICE void sum_block(typename C::DenominatorFragment& denominators, const Operand& operand, int k) {
-  Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});  // (MMA = 4)
-  fill(ones, typename C::Element(1));
-  CUTE_UNROLL
-  for (int m = 0; m < size<1>(operand); ++m) {
-    Tensor block = denominators(_, m);  // (MMA = 4)
-    gemm(typename C::TiledMma{}, operand(_, m, k), ones, block);
-  }
+  Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});  // (MMA = 4): a thread holds one column
+  fill(ones, typename C::Element(int(threadIdx.x) / 4 % 2 == m ? 1.f : 0.f));
+  gemm(typename C::TiledMma{}, operand(_, Int<m>{}, k), ones, denominators);
 }
 
+// The sums of all weights, each row by itself.
 template <class C, class Weights>
 CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weights& weights) {
   Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M = 2, MMA_K)
+  Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});
+  fill(ones, typename C::Element(1));
   CUTE_UNROLL
-  for (int i = 0; i < size<2>(tOrP); ++i) sum_block<C>(denominators, tOrP, i);
+  for (int m = 0; m < 2; ++m) {
+    Tensor sums = make_tensor<float>(Shape<_4>{});
+    clear(sums);
+    CUTE_UNROLL
+    for (int k = 0; k < size<2>(tOrP); ++k) gemm(typename C::TiledMma{}, tOrP(_, m, k), ones, sums);
+    denominators(m) += sums(0);
+    denominators(2 + m) += sums(2);
+  }
 }
 
 // output += weights V, and with kSums the denominators beside it.
@@ -108,13 +115,26 @@ CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, typename C::Den
   Tensor tXrV = operand.tiled_copy.get_slice(threadIdx.x).retile_D(tOrV);
   CUTE_STATIC_ASSERT_V(size<2>(tOrP) == size<2>(tOrV));
   CUTE_STATIC_ASSERT_V(size<2>(tOrP) == Int<C::kBlockN / 16>{});
+  constexpr int kBlocks = decltype(size<1>(tOrV))::value;
 
   copy(operand.tiled_copy, tXsV(_, _, _0{}), tXrV(_, _, _0{}));
   CUTE_UNROLL
   for (int i = 0; i < size<2>(tOrP); ++i) {
     if (i + 1 < size<2>(tOrP)) copy(operand.tiled_copy, tXsV(_, _, i + 1), tXrV(_, _, i + 1));
-    if constexpr (kSums) sum_block<C>(denominators, tOrP, i);
-    gemm(operand.mma, tOrP(_, _, i), tOrV(_, _, i), output);
+    if constexpr (kSums) sum_block<0, C>(denominators, tOrP, i);
+    CUTE_UNROLL
+    for (int n = 0; n < kBlocks; ++n) {
+      // Both sums go to one accumulator: far apart, so that neither waits for the other.
+      if constexpr (kSums) {
+        if (n == kBlocks / 2) sum_block<1, C>(denominators, tOrP, i);
+      }
+      CUTE_UNROLL
+      for (int step = 0; step < 2; ++step) {
+        const int m = n % 2 == 0 ? step : 1 - step;  // there and back: V's fragment or P's is that of the MMA before
+        Tensor block = output(_, m, n);              // (MMA = 4)
+        gemm(operand.mma, tOrP(_, m, i), tOrV(_, n, i), block);
+      }
+    }
   }
 }
 

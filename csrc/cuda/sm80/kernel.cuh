@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
   Mainloop<C> loop(params, shared);
   loop.load_queries();
   Rows rows = Rows::kAll;
-  // Once, or a second time with care for the rows that failed. Only those are written again: no row's bits depend on
-  // another's values.
+  // Once, or a second time with care for the rows that failed. Only those are written again: no row's values depend on
+  // another's.
   while (true) {
     const bool careful = rows != Rows::kAll;
     loop.run(careful);

@@ -22,13 +22,7 @@ class Mainloop {
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
   // (row) of the thread, as in rows_and_columns(output)
-  CUTE_DEVICE auto denominators() {
-    return make_tensor(denominators_.data(), make_layout(make_layout(Shape<_2, _2>{}, Stride<_2, _4>{})));
-  }
-  CUTE_DEVICE auto sums() const {
-    return make_tensor(make_smem_ptr(shared_.sums.data() + threadIdx.x * C::kRowsPerThread),
-                       Layout<Int<C::kRowsPerThread>>{});
-  }
+  CUTE_DEVICE auto denominators() { return make_tensor(denominators_.data(), typename C::DenominatorRows{}); }
 
   // shared.work must be visible to every thread.
   CUTE_DEVICE Mainloop(const Params& params, Shared& shared)
@@ -48,7 +42,6 @@ class Mainloop {
   CUTE_DEVICE void run(bool careful) {
     clear(output);
     clear(denominators_);
-    clear(sums());
     softmax = {};
     int n = shared_.work.range.begin;
     const int end = shared_.work.range.end;
@@ -154,8 +147,7 @@ class Mainloop {
     gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
-    Tensor row_sums = sums();
-    softmax.template fixed_step<kSums>(rows, row_sums, params_.scale_log2);
+    softmax.template fixed_step<kSums>(rows, params_.scale_log2);
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
     gemm_values<true, C>(output, denominators_, weights, stage.v.data());
@@ -179,8 +171,7 @@ class Mainloop {
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
-      Tensor row_sums = sums();
-      softmax.online_step(rows, output_rows, row_denominators, row_sums, C::kExtras ? 1.f : params_.scale_log2);
+      softmax.online_step(rows, output_rows, row_denominators, C::kExtras ? 1.f : params_.scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
     }
     if (isolate) {
@@ -191,11 +182,11 @@ class Mainloop {
     if (seen) {
       auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
       round_weights<C>(scores, weights);
+      sum_weights<C>(denominators_, weights);
       if constexpr (C::kExtras) {  // dropped weights count in the denominators
-        sum_weights<C>(denominators_, weights);
         if (ScoreExtras<Element>{params_, tile(), member()}.drop(rows, place)) round_weights<C>(scores, weights);
       }
-      gemm_values<!C::kExtras, C>(output, denominators_, weights, stage.v.data());
+      gemm_values<false, C>(output, denominators_, weights, stage.v.data());
     }
     end_tile();
   }

@@ -139,6 +139,19 @@ filled(Cupy, "reader")
     assert "kernel" in before["fill:reader"]
 
 
+@pytest.mark.parametrize("kind", ["Cupy", "Exchange"])
+def test_an_input_of_another_framework_is_freed_after_the_kernel(happened, kind):
+    """Also where it hands its memory on by streams: the caller may drop it as soon as the call has returned."""
+    before = happened(
+        f"""
+q = filled(Torch, "q")
+flashcute.attention(q, filled({kind}, "k"), filled({kind}, "v"), out=filled(Torch, "out"))
+"""
+    )
+    assert "kernel" in before["free:k"]
+    assert "kernel" in before["free:v"]
+
+
 def test_a_given_stream_stays_the_callers_business(happened):
     """Nothing of the call's own is in play: the framework's stream is not held up."""
     before = happened(

@@ -42,9 +42,9 @@ void StreamOrder::after_work() {
   void* last = stream_.handle;
   for (int i = 0; i < count_; ++i) {
     const Tensor& tensor = *tensors_[i];
-    // What the call made goes back to its allocator. What it wrote will be read where its framework works, unless the
-    // caller gave a stream and thereby took over.
-    if (!tensor.made_here() && (stream_.given || !tensor.written())) continue;
+    // What was read goes back to its allocator, and what was written is read, where its framework works. A caller who
+    // gave a stream took that over, but for what the call made.
+    if (stream_.given && !tensor.made_here()) continue;
     void* theirs = nullptr;
     if (!find_stream_of(tensor, theirs) || theirs == stream_.handle || theirs == last) continue;
     check(flashcuteStreamWait(handle_of(device_, function_), theirs, stream_.handle), function_);

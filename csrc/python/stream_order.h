@@ -2,6 +2,7 @@
 #pragma once
 
 #include "stream.h"
+#include "tensor_set.h"
 
 namespace flashcute::python {
 
@@ -20,8 +21,6 @@ class StreamOrder {
   void after_work();
 
  private:
-  static constexpr int kMaxTensors = 16;
-
   bool streams_may_differ() const { return device_.is_gpu() && (stream_.given || several_frameworks_); }
   // False for frameworks without a current stream.
   bool find_stream_of(const Tensor& tensor, void*& stream) const;
@@ -31,7 +30,7 @@ class StreamOrder {
   const Stream& stream_;
   bool several_frameworks_ = false, must_finish_ = false;
   int count_ = 0;
-  const Tensor* tensors_[kMaxTensors];
+  const Tensor* tensors_[kSlotCount + 1];  // with the workspace
 };
 
 }  // namespace flashcute::python

@@ -79,13 +79,16 @@ void DriverKernel::launch(int device, const LaunchShape& shape, void* parameters
 void DriverKernel::remember(int device) {
 #if CUDART_VERSION >= 12050
   const unsigned long long context = driver().context();
-  cudaFunction_t function = nullptr;
   if (context == kNoContext) return;
+  int known = 0;
+  for (const Loaded* kernel = loaded_.load(std::memory_order_acquire); kernel != nullptr; kernel = kernel->next) {
+    if (kernel->context == context || ++known == kMaxContexts) return;
+  }
+  cudaFunction_t function = nullptr;
   if (cudaGetFuncBySymbol(&function, entry_) != cudaSuccess) {
     cudaGetLastError();
     return;
   }
-  if (count_.fetch_add(1) >= kMaxContexts) return;  // contexts that come and go must not pile up
   Loaded* kernel = new Loaded{context, device, function, loaded_.load()};
   while (!loaded_.compare_exchange_weak(kernel->next, kernel, std::memory_order_release)) {
   }

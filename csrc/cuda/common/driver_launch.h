@@ -12,8 +12,9 @@ struct LaunchShape {
   unsigned grid, threads;
 };
 
-// A kernel and what the driver calls it in each context that has launched it. The first launch in a context, and all
-// where the driver or cudart is too old, go through cudart. It lives to the end of the process, as its contexts do.
+// A kernel and what the driver calls it in each context that has launched it. Through cudart go the first launch in a
+// context, those for a device that is not the thread's current one, and all where the driver or cudart is too old. It
+// lives to the end of the process, as its contexts do.
 class DriverKernel {
  public:
   // shared_memory: bytes a CTA, also above 48 KB. `entry` is the kernel's host symbol.
@@ -31,14 +32,13 @@ class DriverKernel {
     void* function;
     Loaded* next;
   };
-  static constexpr int kMaxContexts = 64;
+  static constexpr int kMaxContexts = 64;  // contexts that come and go must not pile up
 
   void remember(int device);
 
   const void* entry_;
   size_t shared_memory_;
   std::atomic<Loaded*> loaded_{nullptr};
-  std::atomic<int> count_{0};
 };
 
 }  // namespace flashcute::cuda

@@ -1,0 +1,173 @@
+// Which way a launch goes and with which context's function, on a CUDA that only keeps count.
+#include "cuda/common/driver_launch.h"
+
+#include <cuda.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <initializer_list>
+
+namespace {
+
+// Context n + 1 is device n's own; a program may make others current. 0: none yet.
+int current_context = 1, current_device = 0;
+int runtime_launches = 0, driver_launches = 0, functions_found = 0;
+int launched_in = 0;  // the context of the last launch
+int failures = 0;
+
+int device_of(int context) {
+  return (context - 1) % 100;
+}
+
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  fprintf(stderr, "expected that %s\n", what);
+  ++failures;
+}
+
+CUresult context_of_thread(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(static_cast<size_t>(current_context));
+  return CUDA_SUCCESS;
+}
+
+CUresult number_of(CUcontext context, unsigned long long* number) {
+  *number = reinterpret_cast<size_t>(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult launch_kernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                       CUstream, void**, void**) {
+  const int context = static_cast<int>(reinterpret_cast<size_t>(function));
+  expect(context == current_context, "a function is launched in its own context");
+  ++driver_launches;
+  launched_in = context;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  current_context = device + 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t) {
+  return "";
+}
+const char* cudaGetErrorString(cudaError_t) {
+  return "";
+}
+
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
+  if (current_context == 0) current_context = current_device + 1;
+  ++runtime_launches;
+  launched_in = current_context;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void*) {
+  ++functions_found;
+  *function = reinterpret_cast<cudaFunction_t>(static_cast<size_t>(current_context));
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** entry, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  if (strcmp(name, "cuLaunchKernel") == 0) *entry = reinterpret_cast<void*>(&launch_kernel);
+  if (strcmp(name, "cuCtxGetCurrent") == 0) *entry = reinterpret_cast<void*>(&context_of_thread);
+  if (strcmp(name, "cuCtxGetId") == 0) *entry = reinterpret_cast<void*>(&number_of);
+  *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+}
+
+namespace {
+
+struct Counts {
+  int runtime = runtime_launches, driver = driver_launches, found = functions_found;
+};
+
+void be_in(int context) {
+  current_context = context;
+  current_device = device_of(context == 0 ? 1 : context);
+}
+
+void launch(flashcute::cuda::DriverKernel& kernel, int device, int times = 1) {
+  for (int i = 0; i < times; ++i) {
+    int parameters = 0;
+    const int device_before = current_device;
+    kernel.launch(device, {1, 32}, &parameters, nullptr);
+    expect(device_of(launched_in) == device, "a launch reaches its device");
+    expect(current_device == device_before, "the current device stays");
+  }
+}
+
+void the_second_launch_in_a_context_is_the_drivers() {
+  flashcute::cuda::DriverKernel kernel("", 0);
+  for (int context : {1, 2, 102}) {  // two devices, and a second context of one of them
+    be_in(context);
+    const Counts before;
+    launch(kernel, device_of(context), 5);
+    expect(runtime_launches - before.runtime == 1, "the first launch goes through cudart");
+    expect(driver_launches - before.driver == 4, "the others go to the driver");
+    expect(launched_in == context, "a launch stays in the thread's context");
+  }
+}
+
+void a_thread_without_a_context_gets_one() {
+  flashcute::cuda::DriverKernel kernel("", 0);
+  be_in(0);
+  const Counts before;
+  launch(kernel, 0, 3);
+  expect(runtime_launches - before.runtime == 1 && driver_launches - before.driver == 2, "its second launch is fast");
+}
+
+// A function is remembered once, however often another device is launched on, and takes no room from others.
+void another_device_is_remembered_once() {
+  flashcute::cuda::DriverKernel kernel("", 0);
+  be_in(1);
+  const Counts before;
+  launch(kernel, 1, 1000);
+  expect(runtime_launches - before.runtime == 1000, "launches for another device go through cudart");
+  expect(functions_found - before.found == 1, "its function is looked up once");
+  launch(kernel, 0, 2);
+  expect(driver_launches - before.driver == 1, "the thread's own device has room");
+  be_in(2);
+  launch(kernel, 1);
+  expect(driver_launches - before.driver == 2, "the other device's function is known");
+}
+
+void contexts_that_come_and_go_do_not_pile_up() {
+  flashcute::cuda::DriverKernel kernel("", 0);
+  const Counts before;
+  for (int i = 0; i < 1000; ++i) {
+    be_in(1 + 100 * i);
+    launch(kernel, 0);
+  }
+  expect(functions_found - before.found == 64, "64 contexts are remembered");
+  expect(runtime_launches - before.runtime == 1000, "and the others work");
+}
+
+}  // namespace
+
+int main() {
+  the_second_launch_in_a_context_is_the_drivers();
+  a_thread_without_a_context_gets_one();
+  another_device_is_remembered_once();
+  contexts_that_come_and_go_do_not_pile_up();
+  return failures != 0;
+}

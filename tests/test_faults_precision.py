@@ -59,3 +59,29 @@ def test_weights_that_all_round_the_same_way_cancel(device, dtype, options):
     assert np.abs(out - 1).max() <= (2e-6 if dtype == "float32" else 1e-3)
     others = np.arange(length) if "causal" in options else np.full(length, length - 1)
     support.close_lse(lse, np.broadcast_to(np.log(1 / weight + others), lse.shape))
+
+
+@pytest.mark.parametrize("size", [1e3, 3e4, 1e6, 1e15])
+@pytest.mark.parametrize("kind", ["full", "causal", "softcap", "mask"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_keys_of_one_huge_score_share_their_row(dtype, kind, size):
+    """However large it is, a row's largest score weighs 1: not 0, as in a row without keys, and not infinity."""
+    if dtype == "float16" and size > 5e4:
+        pytest.skip("beyond float16")
+    seen = np.arange(200) % 7 != 3
+    options = {
+        "full": {},
+        "causal": {"causal": True},
+        "softcap": {"softcap": 1e19},
+        "mask": {"mask": support.tensor(seen, "bool")},
+    }[kind]
+    v = np.zeros((1, 1, 200, 64), np.float32)
+    v[..., :] = np.linspace(-1, 1, 200)[:, None]
+    for step in (1.0, 1.03, 1.1, 1.23):  # how the product rounds
+        q = np.full((1, 1, 40, 64), size * step, np.float32)
+        k = np.full(v.shape, size * step, np.float32)
+        out, lse = compute(q, k, v, device="cpu", dtype=dtype, options=options)
+        problem = support.Problem(*(support.tensor(x, dtype) for x in (q, k, v)), options)
+        expected = problem.expected()
+        assert np.abs(out - expected.out).max() <= 5e-3
+        np.testing.assert_allclose(lse, expected.lse, rtol=1e-5, atol=1e-3)

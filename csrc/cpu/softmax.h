@@ -30,6 +30,9 @@ struct Softmax {
   using Vec = typename K::Vec;
   static constexpr int kLanes = K::kLanes;
   static constexpr int kStep = K::kStep;
+  // The fma that multiplies a score and takes the row's largest off rounds once, but the largest was rounded before: by
+  // up to 16 powers of two here, and soon by more than a weight can hold. From here on products are rounded first.
+  static constexpr float kLargestUnrounded = 0x1p28f;
 
   // A few rows of queries, from row `first` of the unit, and their part of the scratch.
   struct Strip {
@@ -124,8 +127,8 @@ struct Softmax {
     // With a positive factor and nothing between product and softmax, the factor waits for the exponential: one
     // rounding less than on the scores, and none on the queries.
     const bool general = row_terms || tile.some_hidden || job.softcap_log2 != 0 || !(job.score_factor > 0);
-    const float factor = general ? 1.0f : job.score_factor;
 
+    float factor[K::kStrip];  // what remains to be multiplied
     float center[K::kStrip];  // what the scores of a row were moved by
     float reference[K::kStrip + kLanes];
     float shrink[K::kStrip + kLanes];
@@ -133,13 +136,19 @@ struct Softmax {
       const float before = scratch.m[strip.first + r];
       float after = before;
       center[r] = 0.0f;
+      factor[r] = general ? 1.0f : job.score_factor;
       if (!strip.ranges[r].empty()) {
         if (general) {
           center[r] = finish_scores(job, unit, scratch, tile, strip, r);
         } else {
           hide_edges(strip.row(r), strip.ranges[r]);
         }
-        const float top = largest(strip.row(r), step_down(strip.ranges[r].lo), step_up(strip.ranges[r].hi)) * factor;
+        const int begin = step_down(strip.ranges[r].lo), end = step_up(strip.ranges[r].hi);
+        const float top = largest(strip.row(r), begin, end) * factor[r];
+        if (!general && __builtin_fabsf(top) >= kLargestUnrounded) {
+          Scores<K>::transform(strip.row(r), strip.row(r), begin, end, factor[r], nullptr, 0.0f);
+          factor[r] = 1.0f;
+        }
         if (top + center[r] > before) after = top + center[r];
         scratch.m[strip.first + r] = after;
       }
@@ -151,7 +160,7 @@ struct Softmax {
     }
     for (int r = 0; r < strip.rows; ++r) {
       if (strip.ranges[r].empty()) strip.correction[r] = 1.0f;
-      weigh_row(job, unit, scratch, tile, strip, r, factor, reference[r] - center[r]);
+      weigh_row(job, unit, scratch, tile, strip, r, factor[r], reference[r] - center[r]);
     }
   }
 
@@ -183,7 +192,7 @@ struct Softmax {
     hide_edges(row, strip.ranges[r]);
     if (!K::kPrecise) return 0.0f;
     const float top = largest(row, begin, end);
-    if (!(top > -__builtin_inff() && top < __builtin_inff())) return 0.0f;
+    if (!(__builtin_fabsf(top) < kLargestUnrounded)) return 0.0f;
     Scores<K>::transform(scratch.products, row, begin, end, factor, addend, top);
     hide_edges(row, strip.ranges[r]);
     return top;

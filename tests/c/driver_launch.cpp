@@ -6,13 +6,18 @@
 #include <string.h>
 
 #include <initializer_list>
+#include <string>
+
+#include "core/error.h"
 
 namespace {
 
 // Context n + 1 is device n's own; a program may make others current. 0: none yet.
 int current_context = 1, current_device = 0;
 int runtime_launches = 0, driver_launches = 0, functions_found = 0;
-int launched_in = 0;  // the context of the last launch
+int launched_in = 0;                // the context of the last launch
+cudaError_t pending = cudaSuccess;  // cudart's last error
+bool launches_fail = false;
 int failures = 0;
 
 int device_of(int context) {
@@ -37,6 +42,7 @@ CUresult number_of(CUcontext context, unsigned long long* number) {
 
 CUresult launch_kernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                        CUstream, void**, void**) {
+  if (launches_fail) return CUDA_ERROR_INVALID_HANDLE;
   const int context = static_cast<int>(reinterpret_cast<size_t>(function));
   expect(context == current_context, "a function is launched in its own context");
   ++driver_launches;
@@ -63,17 +69,20 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {
-  return cudaSuccess;
+  const cudaError_t error = pending;
+  pending = cudaSuccess;
+  return error;
 }
 const char* cudaGetErrorName(cudaError_t) {
-  return "";
+  return "cudaErrorOfThisTest";
 }
 const char* cudaGetErrorString(cudaError_t) {
-  return "";
+  return "asked for";
 }
 
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
   if (current_context == 0) current_context = current_device + 1;
+  if (launches_fail) return pending = cudaErrorInvalidResourceHandle;
   ++runtime_launches;
   launched_in = current_context;
   return cudaSuccess;
@@ -162,6 +171,25 @@ void contexts_that_come_and_go_do_not_pile_up() {
   expect(runtime_launches - before.runtime == 1000, "and the others work");
 }
 
+void a_failure_is_told_and_leaves_nothing_behind() {
+  flashcute::cuda::DriverKernel kernel("", 0);
+  for (int launches_before = 0; launches_before < 2; ++launches_before) {
+    be_in(1);
+    launch(kernel, 0, launches_before);
+    launches_fail = true;
+    std::string told;
+    try {
+      launch(kernel, 0);
+    } catch (const flashcute::Error& error) {
+      told = error.what();
+    }
+    launches_fail = false;
+    expect(told == "expected the attention kernel's launch to succeed, given cudaErrorOfThisTest: asked for",
+           "a failure has CUDA's own text");
+    expect(pending == cudaSuccess, "no error is left behind");
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -169,5 +197,6 @@ int main() {
   a_thread_without_a_context_gets_one();
   another_device_is_remembered_once();
   contexts_that_come_and_go_do_not_pile_up();
+  a_failure_is_told_and_leaves_nothing_behind();
   return failures != 0;
 }

@@ -13,7 +13,7 @@ namespace flashcute::cuda {
 inline void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();
-  throw Error(FLASHCUTE_STATUS_INTERNAL_ERROR, std::string("(stream): expected ") + what + " to succeed, given " +
+  throw Error(FLASHCUTE_STATUS_INTERNAL_ERROR, std::string("expected ") + what + " to succeed, given " +
                                                    cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 

@@ -205,7 +205,7 @@ std::string plan_text(const flashcuteFlashAttentionDescriptor& desc) {
   const struct {
     const char* name;
     const Staging* staging;
-  } tensors[] = {{"q", &plan.q}, {"k", &plan.k}, {"v", &plan.v}, {"out", &plan.out}};
+  } tensors[] = {{"q", &plan.q}, {"k", &plan.k}, {"v", &plan.v}};
   json.begin_array("staged");
   for (const auto& tensor : tensors) {
     if (tensor.staging->size != 0) json.add(nullptr, tensor.name);

@@ -21,7 +21,7 @@ struct Plan {
   int64_t grid = 0;                             // CPU: independent tiles; GPU: CTAs
   size_t shared_memory = 0;                     // GPU: bytes a CTA
   size_t workspace = 0;                         // bytes, a multiple of 256, the sum of all below
-  Staging q, k, v, out;                         // GPU: tensors that lack 16-byte alignment
+  Staging q, k, v;                              // GPU: tensors that lack 16-byte alignment
   size_t scratch_offset = 0, scratch_size = 0;  // what the kernel itself asks for
 };
 

@@ -92,7 +92,8 @@ struct RowSoftmax {
   // Must a row be done again, with care? Two things can have gone wrong, and both show. An inf or NaN in O: a weight
   // passed the element type's range, or a weight of zero met an inf or NaN in V, which may be of a key that the row
   // does not see. After fixed steps, a denominator out of bounds: above, floats near their end; below, weights may have
-  // sunk into subnormals (it is at least about 1 unless settle() chose the reference).
+  // sunk into subnormals (it is at least about 1 unless settle() chose the reference). A NaN, out of all bounds, may
+  // also come from the row that shares the accumulator (sm80/gemm.cuh, sum_block).
   template <class Output>
   __device__ __forceinline__ bool failed(int r, const Output& output, float denominator, bool fixed) const {
     constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p100f;

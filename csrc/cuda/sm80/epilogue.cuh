@@ -19,7 +19,7 @@ class Epilogue {
     ptx::forget_origin(thread_);  // addresses made of it are made here, not kept over the key tiles
   }
 
-  // Sums must be reduced. Every thread of the CTA calls it.
+  // Every thread of the CTA calls it.
   CUTE_DEVICE void store(Mainloop<C>& loop, Rows selected) const {
     write_lse_and_scale(loop, selected);
     __syncthreads();  // every warp has read its last V

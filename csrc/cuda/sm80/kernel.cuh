@@ -7,7 +7,7 @@
 
 namespace flashcute::cuda::sm80 {
 
-// By one warp, for all: lengths on the device may change meanwhile, so they are read once.
+// By one warp, for all: lengths on the device may change meanwhile, and threads must not disagree about them.
 template <class C>
 CUTE_DEVICE Work plan_work(const Params& params) {
   Work work{};

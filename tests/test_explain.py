@@ -153,6 +153,17 @@ def test_a_descriptor_of_an_architecture_plans_and_does_not_run():
         desc.run(real, real, real)
 
 
+@needs_kernels
+@pytest.mark.parametrize("heads", [2**30, 2**33 - 1])  # the tiles of the latter are more than 63 bits count
+def test_a_grid_beyond_the_hardwares_is_refused(heads):
+    q = flashcute.TensorDescriptor((heads, 2**20, 1), dtype="float16", device="a100")
+    starts = flashcute.TensorDescriptor((2**30 + 1,), dtype="int32", device="a100")
+    with pytest.raises(flashcute.NotImplementedByKernelError, match="is above 2147483647"):
+        flashcute.AttentionDescriptor(
+            q, q, q, cu_seqlens_q=starts, cu_seqlens_k=starts, max_seqlen_q=1, max_seqlen_k=1, layout="hsd"
+        )
+
+
 def test_explain_says_why_there_is_no_plan():
     ran = cli("explain", "--arch", "h100", "--dtype", "float32")
     assert ran.returncode == 0, ran.stderr

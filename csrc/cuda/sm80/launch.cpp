@@ -41,6 +41,7 @@ std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts
   if (p.seq_k > kMaxLength) return above("seq_k", p.seq_k, kMaxLength);
   if (p.lengths.packed_q && p.lengths.total_q > kMaxTotal) return above("total_q", p.lengths.total_q, kMaxTotal);
   if (p.lengths.packed_k && p.lengths.total_k > kMaxTotal) return above("total_k", p.lengths.total_k, kMaxTotal);
+  if (p.heads_q > kMaxGrid) return above("heads_q", p.heads_q, kMaxGrid);  // and the number of tiles fits 64 bits
   if (grid_of(kernel, p) > kMaxGrid) return above("the number of tiles", grid_of(kernel, p), kMaxGrid);
   if (p.min_alignment < uint32_t(size_of(p.dtype))) {
     return "min_alignment " + std::to_string(p.min_alignment) + " is below the element size " +

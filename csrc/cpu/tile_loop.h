@@ -247,7 +247,7 @@ class TileLoop {
       float factor = gain / denominator;
       if (job_.sinks) {
         const double sink = static_cast<double>(sink_of(unit_.head_k * job_.group + g)) * 1.4426950408889634;
-        const double both = sink > top ? sink : top;
+        const double both = top >= sink ? top : sink;  // a NaN sink makes NaN, also of an empty row's LSE
         if (both == -__builtin_inf()) {
           sum = 0;
         } else {

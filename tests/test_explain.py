@@ -15,7 +15,7 @@ import flashcute
 from flashcute.architectures import ARCHITECTURES, find_architecture
 from flashcute.cli import flags, problem, roofline, screen
 from flashcute.cli import info as info_command
-from flashcute.cli.cases import Case, visible_pairs
+from flashcute.cli.cases import Case, seen_keys, visible_pairs
 
 HAS_KERNELS = info_command.collect()["build"]["cuda"]
 needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="this build has no CUDA kernels to plan for")
@@ -34,15 +34,21 @@ def case_from(*words):
 
 
 def brute_force_pairs(case, lengths):
+    """The visible pairs, and the keys from the first to the last that is seen."""
     left, right = case.options.get("window", (-1, -1))
     right = 0 if case.options.get("causal") else right
-    count = 0
+    count = seen = 0
     for seq_q, seq_k in lengths:
         d = 0 if case.options.get("alignment") == "top_left" else seq_k - seq_q
-        for i in range(seq_q):
-            for j in range(seq_k):
-                count += (left < 0 or j >= i + d - left) and (right < 0 or j <= i + d + right)
-    return count
+        keys = [
+            j
+            for i in range(seq_q)
+            for j in range(seq_k)
+            if (left < 0 or j >= i + d - left) and (right < 0 or j <= i + d + right)
+        ]
+        count += len(keys)
+        seen += max(keys) + 1 - min(keys) if keys else 0
+    return count, seen
 
 
 @pytest.mark.parametrize(
@@ -59,12 +65,28 @@ def brute_force_pairs(case, lengths):
 )
 def test_work_is_that_of_the_visible_pairs(words, lengths):
     case, tensors = case_from(*words, "--heads", "4", "--head-dim", "8", "--head-dim-v", "24")
-    pairs = brute_force_pairs(case, lengths)
+    pairs, seen = brute_force_pairs(case, lengths)
     assert visible_pairs(case, tensors) == pairs
+    assert seen_keys(case, tensors) == seen
     machine = roofline.named_gpu(ARCHITECTURES["h100"])
     found = roofline.roofline(case, tensors, machine)
     assert found.exps == 4 * pairs
     assert found.flop == 2 * 4 * pairs * (8 + 24)
+
+
+@pytest.mark.parametrize("alignment", ["bottom_right", "top_left"])
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (0, -1), (0, 0), (3, -1), (-1, 2), (2, 1), (9, 9)])
+def test_work_at_every_corner(window, alignment):
+    for seq in ((q, k) for q in range(8) for k in range(8)):
+        case = Case("bfloat16", 3, (1, 1), seq, (8, 8), {"window": window, "alignment": alignment})
+        pairs, seen = brute_force_pairs(case, [seq] * 3)
+        assert (visible_pairs(case, {}), seen_keys(case, {})) == (pairs, seen), seq
+
+
+@pytest.mark.parametrize(("batch", "n"), [(1, 10**11), (10**9, 10)])
+def test_work_of_any_size_takes_no_time(batch, n):
+    words = ("--device", "cpu", "--heads", "1", "--head-dim", "8", "--batch", str(batch), "--seq", str(n), "--causal")
+    assert explained(*words)["roofline"]["exponentials"] == pytest.approx(batch * n * (n + 1) / 2)
 
 
 def test_bytes_are_those_that_must_move():
@@ -178,8 +200,8 @@ def test_explain_in_words(columns):
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.isascii()
     assert max(map(len, ran.stdout.splitlines())) <= int(columns)
-    for word in ("kernel", "tile", "workspace", "Passed over", "Roofline", "the bound"):
-        assert word in ran.stdout
+    for word in ("kernel", "tile", "workspace", "Passed over", "Roofline", "At the bound, products: "):
+        assert word in " ".join(ran.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -188,6 +210,8 @@ def test_explain_in_words(columns):
         (["--arch", "z80"], "--arch: expected a100"),
         (["--device", "tpu"], "--device: expected auto, cpu, cuda or cuda:N, given tpu"),
         (["--window", "5"], "expected LEFT,RIGHT"),
+        (["--lengths", "3", "4", "--batch", "2"], "--lengths: expected without --batch and --seq"),
+        (["--lengths", "3", "4", "--seq-k", "9"], "--lengths: expected without --batch and --seq"),
         (["--device", "cpu", "--heads", "6", "--heads-k", "4"], "heads"),
         (["--device", "cuda:63"], "--device cuda:63"),
     ],

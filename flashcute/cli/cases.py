@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,10 +189,24 @@ def work(case: Case, tensors: dict[str, Array]) -> float:
 
 def visible_pairs(case: Case, tensors: dict[str, Array]) -> int:
     """Pairs of a row and a key that its bounds let it see, of one head of all batch entries."""
-    return sum(
-        int(np.maximum(end - first, 0).sum())
-        for first, end in (visible_keys(case.options, *seq) for seq in lengths(case, tensors))
-    )
+    return sum(times * _pairs(case.options, *seq) for seq, times in _counted_lengths(case, tensors))
+
+
+def seen_keys(case: Case, tensors: dict[str, Array]) -> int:
+    """Keys from the first to the last that any row sees, of one head of all batch entries."""
+    return sum(times * _span(case.options, *seq) for seq, times in _counted_lengths(case, tensors))
+
+
+def rows_of_q(case: Case, tensors: dict[str, Array]) -> int:
+    """Of one head of all batch entries."""
+    return sum(times * seq_q for (seq_q, _), times in _counted_lengths(case, tensors))
+
+
+def _counted_lengths(case: Case, tensors: dict[str, Array]) -> Iterable[tuple[tuple[int, int], int]]:
+    """Each pair of lengths, and how many batch entries have it."""
+    if not case.packed and "seqused_k" not in tensors:
+        return [(case.seq, case.batch)]
+    return Counter(lengths(case, tensors)).items()
 
 
 def lengths(case: Case, tensors: dict[str, Array]) -> list[tuple[int, int]]:
@@ -207,13 +222,38 @@ def lengths(case: Case, tensors: dict[str, Array]) -> list[tuple[int, int]]:
     return result
 
 
-def visible_keys(options: dict[str, Any], seq_q: int, seq_k: int) -> tuple[Array, Array]:
-    """The first key that each row sees, and the one behind the last (not above the first where it sees none)."""
+# Counted without an array of the rows, since `explain` plans problems of any length.
+
+
+def _bounds(options: dict[str, Any], seq_q: int, seq_k: int) -> tuple[int | None, int | None]:
+    """Row i sees the keys from i + the first on and before i + the second; None: unbounded."""
     left, right = options.get("window", (-1, -1))
     if options.get("causal"):
         right = 0
     d = seq_k - seq_q if options.get("alignment", "bottom_right") == "bottom_right" else 0
-    diagonal = np.arange(seq_q) + d
-    first = np.maximum(diagonal - left, 0) if left >= 0 else np.zeros(seq_q, dtype=np.int64)
-    end = np.minimum(diagonal + right + 1, seq_k) if right >= 0 else np.full(seq_q, seq_k)
-    return first, np.minimum(end, seq_k)
+    return d - left if left >= 0 else None, d + right + 1 if right >= 0 else None
+
+
+def _pairs(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
+    first, end = _bounds(options, seq_q, seq_k)
+    before_end = seq_q * seq_k if end is None else _clipped_sum(end, seq_q, seq_k)
+    return before_end - (0 if first is None else _clipped_sum(first, seq_q, seq_k))
+
+
+def _clipped_sum(start: int, count: int, top: int) -> int:
+    """The sum over i < count of start + i, each clipped to 0 and top."""
+
+    def below(x: int) -> int:  # of the clipped integers below x
+        x = max(x, 0)
+        return x * (x - 1) // 2 if x <= top else top * (top - 1) // 2 + (x - top) * top
+
+    return below(start + count) - below(start)
+
+
+def _span(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
+    first, end = _bounds(options, seq_q, seq_k)
+    top_row = 0 if end is None else max(0, 1 - end)
+    last_row = seq_q - 1 if first is None else min(seq_q - 1, seq_k - 1 - first)
+    if top_row > last_row:  # no row sees a key
+        return 0
+    return (seq_k if end is None else min(last_row + end, seq_k)) - (0 if first is None else max(top_row + first, 0))

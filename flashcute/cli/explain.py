@@ -185,7 +185,8 @@ def _print_roofline(to: Console, explained: Explanation) -> None:
         rate = found.flop / found.bound.seconds
         screen.say(
             to,
-            f"At the bound: {screen.time_text(found.bound.seconds)}, {screen.with_prefix(rate, 'FLOP/s')}; "
+            f"At the bound, {found.bound.name}: {screen.time_text(found.bound.seconds)}, "
+            f"{screen.with_prefix(rate, 'FLOP/s')}; "
             f"{found.flop / max(found.bytes, 1):.0f} FLOP for each byte.",
         )
     if machine.flop_per_second is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 OPTIONAL_TENSORS = ("mask", "dense_mask", "bias", "alibi_slopes", "sinks", "seqused_k")
+BATCH, SEQ = 1, 4096  # of `explain` and `profile`
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -30,10 +31,10 @@ def _window(text: str) -> tuple[int, int]:
 
 def add_problem(parser: argparse.ArgumentParser) -> None:
     of = parser.add_argument_group("problem")
-    of.add_argument("--batch", type=whole(0), default=1)
+    of.add_argument("--batch", type=whole(0), default=BATCH, metavar="N", help=f"(default {BATCH})")
     of.add_argument("--heads", type=whole(1), default=16, metavar="N", help="of q (default 16)")
     of.add_argument("--heads-k", type=whole(1), metavar="N", help="of k and v (default: as many as of q)")
-    of.add_argument("--seq", type=whole(0), default=4096, metavar="N", help="length of q, k and v (default 4096)")
+    of.add_argument("--seq", type=whole(0), default=SEQ, metavar="N", help=f"length of q, k and v (default {SEQ})")
     of.add_argument("--seq-q", type=whole(0), metavar="N", help="length of q alone")
     of.add_argument("--seq-k", type=whole(0), metavar="N", help="length of k and v alone")
     of.add_argument(
@@ -41,7 +42,7 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
         type=whole(0),
         nargs="+",
         metavar="N",
-        help="packed: the length of each member, in place of --batch",
+        help="packed: the length of each member, in place of --batch and --seq",
     )
     of.add_argument("--head-dim", type=whole(1), default=128, metavar="N", help="of q and k (default 128)")
     of.add_argument("--head-dim-v", type=whole(1), metavar="N", help="of v and out (default: that of q)")
@@ -49,7 +50,12 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
     of.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes (default bhsd)")
     of.add_argument("--causal", action="store_true")
     of.add_argument("--alignment", choices=("bottom_right", "top_left"), default="bottom_right")
-    of.add_argument("--window", type=_window, metavar="LEFT,RIGHT", help="keys seen beside the diagonal, -1: unbounded")
+    of.add_argument(
+        "--window",
+        type=_window,
+        metavar="LEFT,RIGHT",
+        help="keys seen beside the diagonal, -1: unbounded (--window=-1,16)",
+    )
     of.add_argument("--softcap", type=float, metavar="X")
     of.add_argument("--dropout", type=float, metavar="P")
     of.add_argument("--lse", action="store_true", help="the log-sum-exp is asked for too")

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 import flashcute
+from flashcute.cli import flags
 from flashcute.cli.cases import Array, Case
 from flashcute.descriptors import TensorDescriptor
 
 
 def case_of(arguments: argparse.Namespace) -> tuple[Case, dict[str, Array]]:
-    """The problem, and the lengths that it takes as tensors (seqused_k: full)."""
+    """The problem, and the lengths that it takes as tensors (seqused_k: full). Raises BadParamError."""
     options: dict[str, Any] = {}
     if arguments.causal:
         options["causal"] = True
@@ -30,6 +31,9 @@ def case_of(arguments: argparse.Namespace) -> tuple[Case, dict[str, Array]]:
     names = tuple(arguments.tensors)
     tensors: dict[str, Array] = {}
     if arguments.lengths:
+        given = (arguments.batch, arguments.seq, arguments.seq_q, arguments.seq_k)
+        if given != (flags.BATCH, flags.SEQ, None, None):
+            raise flashcute.BadParamError("--lengths: expected without --batch and --seq, of which it takes the place")
         batch, seq = len(arguments.lengths), (sum(arguments.lengths),) * 2
         names += ("cu_seqlens",)
         for name in ("cu_seqlens_q", "cu_seqlens_k"):

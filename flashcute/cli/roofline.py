@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flashcute.architectures import EXP_PER_CLOCK, Architecture, tensor_flop_per_clock
-from flashcute.cli.cases import Array, Case, lengths, visible_keys, visible_pairs, work
+from flashcute.cli.cases import Array, Case, rows_of_q, seen_keys, visible_pairs, work
 from flashcute.descriptors import DTYPE_SIZES
 
 _INDEX_BYTES = 4
@@ -79,12 +79,7 @@ def compulsory_bytes(case: Case, tensors: dict[str, Array], *, lse: bool = False
     """Bytes that must cross the memory bus once: q, the keys and values that are seen, out and optional tensors."""
     size = DTYPE_SIZES[case.dtype]
     heads_q, heads_k = case.heads
-    rows = seen = 0
-    for seq_q, seq_k in lengths(case, tensors):
-        first, end = visible_keys(case.options, seq_q, seq_k)
-        sees = end > first
-        rows += seq_q
-        seen += int(end[sees].max() - first[sees].min()) if sees.any() else 0
+    rows, seen = rows_of_q(case, tensors), seen_keys(case, tensors)
     total = float(size * sum(case.head_dim) * (heads_q * rows + heads_k * seen))
     pairs = visible_pairs(case, tensors)
     if lse:

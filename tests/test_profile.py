@@ -146,6 +146,25 @@ def test_the_digest_refuses_what_is_no_raw_page(text, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    "beside", ["[]", '{"roofline": [1, 2]}', '{"roofline": {"seconds": "x", "bounds": [{"name": 3}]}}', "{"]
+)
+def test_another_file_of_the_report_s_name_is_no_roofline(beside, tmp_path):
+    page = tmp_path / "page.csv"
+    page.write_text(HD128.read_text())
+    page.with_suffix(".json").write_text(beside)
+    ran = cli("profile", "--report", str(page))
+    assert ran.returncode == 0, ran.stderr
+    assert "763.8" in ran.stdout
+    assert "roofline" not in ran.stdout.lower()
+
+
+def test_a_report_is_compared_in_one_way():
+    ran = cli("profile", "--report", str(HD128), "--compare", str(HD64))
+    assert ran.returncode == 2
+    assert "--compare: expected without --report" in ran.stderr
+
+
 FAKE_NCU = """#!/usr/bin/env python3
 import sys
 print({text!r})

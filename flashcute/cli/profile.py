@@ -55,6 +55,8 @@ class _StopError(Exception):
 def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.report:
+            if arguments.compare:
+                raise _StopError("--compare: expected without --report, which compares two reports itself")
             if len(arguments.report) > 2:
                 raise _StopError(f"--report: expected one report, or two to compare, given {len(arguments.report)}")
             reports = [_read(pathlib.Path(name), arguments.ncu) for name in arguments.report]
@@ -192,4 +194,18 @@ def _expected(path: pathlib.Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if _is_explanation(found) else None
+
+
+def _is_explanation(found: Any) -> bool:
+    """Whether the digest can read it: any file may lie there under that name."""
+    try:
+        roofline = found["roofline"]
+        numbers = [
+            roofline["seconds"] or 0.0,
+            *(bound[key] for bound in roofline["bounds"] for key in ("amount", "seconds")),
+        ]
+        words = [bound[key] for bound in roofline["bounds"] for key in ("name", "unit")]
+    except (KeyError, TypeError, IndexError):
+        return False
+    return all(isinstance(x, (int, float)) for x in numbers) and all(isinstance(word, str) for word in words)

@@ -255,3 +255,13 @@ def test_a_bad_environment_variable_is_one_sentence(name):
     assert ran.stderr.count("\n") == 1
     assert name in ran.stderr
     assert "abc" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "info", "bench", "explain", "profile"])
+def test_a_missing_rich_is_named(command):
+    ran = python(
+        "-c", f"import sys\nsys.modules['rich'] = None\nfrom flashcute.cli import main\nsys.exit(main([{command!r}]))"
+    )
+    assert ran.returncode == 2
+    assert "need rich, which is not installed" in ran.stderr
+    assert "Traceback" not in ran.stderr

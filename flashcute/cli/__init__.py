@@ -92,6 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "rich":
+            raise
+        print("flashcute: the commands need rich, which is not installed: pip install rich", file=sys.stderr)
+        return _USAGE
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _give_up_output()
         return _BROKEN_PIPE

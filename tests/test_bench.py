@@ -210,6 +210,103 @@ def test_saved_runs_are_shown_again_without_ratios_between_them(benched):
     assert "No ratio is quoted between these runs" in ran.stdout
 
 
+def test_saved_runs_need_no_pytorch_and_are_written_with_json_too(benched, tmp_path):
+    saved = benched / "bench-forward-cpu.json"
+    words = ["bench", "--from", str(saved), "--json", "--output", str(tmp_path)]
+    ran = python(
+        "-c", f"import sys\nsys.modules['torch'] = None\nfrom flashcute.cli import main\nsys.exit(main({words}))"
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == [json.loads(saved.read_text())]
+    assert (tmp_path / saved.name).read_bytes() == saved.read_bytes()
+    assert (tmp_path / "bench-forward-cpu.png").stat().st_size > 10_000
+
+
+def test_no_saved_run_overwrites_another(benched, tmp_path):
+    saved = str(benched / "bench-forward-cpu.json")
+    ran = cli("bench", "--from", saved, saved, "--output", str(tmp_path))
+    assert ran.returncode == 2
+    assert "two that would become bench-forward-cpu.json" in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def altered(change):
+    def alter(data):
+        change(data)
+        return data
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    ("alter", "says"),
+    [
+        (altered(lambda run: run.update(flashcute_bench=2)), "of format 2, which another version saved"),
+        (altered(lambda run: run.update(mode="../forward")), "altered or cut"),
+        (altered(lambda run: run.update(unit="B")), "altered or cut"),
+        (altered(lambda run: run.update(versions=None)), "altered or cut"),
+        (altered(lambda run: run.update(started=None)), "altered or cut"),
+        (altered(lambda run: run.update(more=1)), "altered or cut"),
+        (altered(lambda run: run["rows"][0].update(run="another")), "altered or cut"),
+        (altered(lambda run: run["rows"][0].update(eager=None)), "altered or cut"),
+        (altered(lambda run: run["rows"][0]["eager"].update(median="fast")), "altered or cut"),
+        (altered(lambda run: run["rows"][0]["problem"].pop("panel")), "altered or cut"),
+        (lambda run: [run], "expected a run saved by"),
+    ],
+)
+def test_a_saved_run_that_is_none_is_refused(benched, tmp_path, alter, says):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(alter(json.loads((benched / "bench-forward-cpu.json").read_text()))))
+    ran = cli("bench", "--from", str(path))
+    assert ran.returncode == 2
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("mode", ["forward", "decode", "memory"])
+def test_a_narrow_table_keeps_its_figures(benched, mode):
+    ran = cli("bench", "--from", str(benched / f"bench-{mode}-cpu.json"), COLUMNS="60")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    heading = next(line for line in lines if line.startswith("problem"))
+    assert "flashcute" in heading
+    assert ("textbook" if mode == "memory" else "SDPA") in heading
+
+
+@pytest.mark.parametrize("mode", ["forward", "memory"])
+def test_what_does_not_fit_into_memory_is_a_reason(mode, tmp_path):
+    pytest.importorskip("torch")
+    sizes = ("--device", "cpu", "--seqs", "64", str(1 << 50), "--dims", "16", "--heads", "1", "--masks", "full")
+    ran = cli("bench", mode, *sizes, "--dtypes", "float32", "--rounds", "1", "--json")
+    if ran.returncode == 2 and "/proc/self" in ran.stderr:
+        pytest.skip(ran.stderr)
+    assert ran.returncode == 0, ran.stderr
+    rows = json.loads(ran.stdout)["rows"]
+    assert {row["status"] for row in rows if row["problem"]["x"] == 64} == {"ok"}
+    long = [row for row in rows if row["problem"]["x"] > 64]
+    assert len(long) == 2
+    assert all(row["status"] == "no" and "too little memory" in row["reason"] for row in long)
+
+
+def test_figures_are_shown_before_they_are_written(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "bench-host-cpu.json").mkdir()
+    ran = cli("bench", "host", "--device", "cpu", "--rounds", "2", "--calls", "2", "--output", str(tmp_path))
+    assert ran.returncode == 2
+    assert "flashcute.attention" in ran.stdout
+    assert "cannot write" in ran.stderr
+    assert "bench-host-cpu.json" in ran.stderr
+
+
+def test_host_times_speak_of_no_plot(tmp_path):
+    pytest.importorskip("torch")
+    words = ["bench", "host", "--device", "cpu", "--rounds", "2", "--calls", "2", "--output", str(tmp_path)]
+    ran = python("-c", f"import sys\nsys.modules['matplotlib'] = None\nfrom flashcute.cli import main\nmain({words})")
+    assert "Written" in ran.stdout
+    assert "plot" not in ran.stdout
+
+
 def test_a_ratio_of_two_runs_is_refused(benched):
     pytest.importorskip("torch")
     from flashcute.bench import record
@@ -256,6 +353,7 @@ def test_a_wrong_result_gets_no_figure():
         (["--device", "tpu"], "--device: expected"),
         (["--device", "cpu", "--peers", "FA9"], "--peers: expected some of SDPA, given FA9"),
         (["--device", "cpu", "--heads", "6", "--heads-k", "4"], "--heads-k: expected a divisor of 6, given 4"),
+        (["--device", "cpu", "--batch", "2", "--tokens", "64"], "--tokens: expected without --batch"),
         (["--from", "missing.json"], "cannot read missing.json"),
         (["--from", __file__], "expected a run saved by"),
     ],

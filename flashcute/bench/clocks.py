@@ -17,6 +17,11 @@ _FLUSHED_BYTES = 256 << 20  # more than any L2 holds
 _SETTLE = 0.02  # seconds before each call: PyTorch's idle threads spin for milliseconds on the other's cores
 
 
+def no_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch says that an array did not fit: the CPU's allocator has no exception of its own."""
+    return isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def _nothing() -> None:
     pass
 

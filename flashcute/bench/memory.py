@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import flashcute
+from flashcute.bench.clocks import no_memory
 from flashcute.bench.problems import DTYPES, Inputs, Problem, draw
 from flashcute.bench.record import Row, Run
 
@@ -44,7 +45,17 @@ def measure(run: Run, problems: list[Problem], *, seed: int, step: Callable[[str
     peak = _gpu_peak if gpu else _cpu_peak
     for problem in problems:
         case = problem.case
-        inputs = draw(problem, run.device, seed)
+        step(f"{problem.panel}, {problem.x}")
+        try:
+            inputs = draw(problem, run.device, seed)
+        except RuntimeError as error:
+            if not no_memory(error):
+                raise
+            run.rows += [
+                Row(run.id, problem.facts(), name, "no", "the device has too little memory for the inputs")
+                for name in ("flashcute", PLAIN)
+            ]
+            continue
 
         def ours(inputs: Inputs = inputs) -> object:
             return flashcute.attention(inputs.q, inputs.k, inputs.v, **inputs.problem.case.options)
@@ -52,7 +63,6 @@ def measure(run: Run, problems: list[Problem], *, seed: int, step: Callable[[str
         def textbook(inputs: Inputs = inputs) -> object:
             return plain_attention(inputs)
 
-        step(f"{problem.panel}, {problem.x}")
         for name, call in (("flashcute", ours), (PLAIN, textbook)):
             scores = case.batch * case.heads[0] * case.seq[0] * case.seq[1] * DTYPES[case.dtype].itemsize
             row: dict[str, Any] = {"run": run.id, "problem": problem.facts(), "library": name}
@@ -62,7 +72,9 @@ def measure(run: Run, problems: list[Problem], *, seed: int, step: Callable[[str
                 continue
             try:
                 run.rows.append(Row(**row, status="ok", peak_bytes=float(peak(call))))
-            except torch.cuda.OutOfMemoryError:
+            except RuntimeError as error:
+                if not no_memory(error):
+                    raise
                 run.rows.append(Row(**row, status="no", reason="the device has too little memory for it"))
         del inputs
 

@@ -33,13 +33,13 @@ class MissingError(ImportError):
 
 def save(run: Run, folder: pathlib.Path) -> list[pathlib.Path]:
     """Writes the run's plots and returns their paths; none for a run of host times. Raises MissingError."""
+    if run.unit not in _SCALE or not run.rows:
+        return []
     try:
         import matplotlib
     except ImportError:
         raise MissingError("plots need matplotlib, which is not installed: pip install 'flashcute[bench]'") from None
     matplotlib.use("Agg")
-    if run.unit not in _SCALE or not run.rows:
-        return []
     draw = _draw_features if run.mode == "features" else _draw_lines
     path = folder / f"bench-{run.mode}-{run.device.partition(':')[0]}.png"
     figure = draw(run)

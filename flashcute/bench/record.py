@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 FORMAT = 1  # of the saved JSON
+UNITS = {"forward": "FLOP/s", "varlen": "FLOP/s", "features": "FLOP/s", "decode": "B/s", "memory": "B", "host": "s"}
 
 
 class DifferentRunsError(ValueError):
@@ -132,12 +133,41 @@ def load(path: pathlib.Path) -> Run:
     """A run saved by Run.save. Raises ValueError with one sentence where the file is something else."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data.pop("flashcute_bench") != FORMAT:
-            raise KeyError
+        version = data.pop("flashcute_bench")
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise ValueError(f"expected a run saved by `flashcute bench --output`, given {path}") from None
+    if version != FORMAT:
+        raise ValueError(
+            f"expected a run of format {FORMAT}, given {path} of format {version}, which another version saved"
+        )
+    try:
         rows = [
             Row(**{**row, **{k: Times(**row[k]) for k in ("replay", "eager") if row[k] is not None}})
             for row in data.pop("rows")
         ]
-        return Run(**data, rows=rows)
+        run = Run(**data, rows=rows)
+        if _is_whole(run):
+            return run
     except (KeyError, TypeError, AttributeError, ValueError):
-        raise ValueError(f"expected a run saved by `flashcute bench --output`, given {path}") from None
+        pass
+    raise ValueError(f"expected a run as `flashcute bench --output` saved it, given {path}, which was altered or cut")
+
+
+def _is_whole(run: Run) -> bool:
+    """Whether tables and plots can be made of it."""
+    texts = [run.id, run.mode, run.started, run.device, run.device_name, *run.versions, *run.versions.values()]
+    numbers = [*run.reference.values()]
+    for row in run.rows:
+        texts += [row.library, row.reason, *(row.problem[key] for key in ("dtype", "panel", "label"))]
+        numbers += [row.problem["x"], row.problem["batch"], *row.problem["seq"]] if run.mode != "host" else []
+        numbers += [row.work, *(asdict(row.times).values() if row.times else ())]
+        numbers += [x for x in (row.peak_bytes, row.roofline_seconds, row.device_roofline_seconds) if x is not None]
+        if row.run != run.id or row.status not in ("ok", "wrong", "no"):
+            return False
+        if row.status == "ok" and (row.peak_bytes if run.unit == "B" else row.times) is None:
+            return False
+    return (
+        UNITS.get(run.mode) == run.unit
+        and all(isinstance(text, str) for text in texts)
+        and all(isinstance(number, (int, float)) for number in numbers)
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.table import Table
 
-from flashcute.bench.host import LIMITS
 from flashcute.bench.record import Row, Run, best_peer, speed_ratio
 from flashcute.cli import screen
+
+_AIMS = {"flashcute.attention": 10e-6, "AttentionDescriptor.run, out given": 3e-6}  # seconds of a call, mode host
 
 _TERA, _GIGA = 1e12, 1e9
 
@@ -48,7 +50,7 @@ def _show_speed(to: Console, run: Run) -> None:
         if replayed:
             cells.append(_ratio_text(ours, peer, eager=True))
         rows.append(cells)
-    to.print(screen.table(to, headings, rows))
+    to.print(_table(to, headings, rows))
     timed = "replays of a CUDA graph, and the ratio of eager calls beside" if replayed else "calls"
     rounds = {row.times.rounds for row in run.rows if row.times}
     counts = "-".join(str(n) for n in sorted({min(rounds), max(rounds)})) if rounds else "0"
@@ -61,6 +63,13 @@ def _show_speed(to: Console, run: Run) -> None:
     for name, rate in run.reference.items():
         what = {"copy": "a copy (read and written)", "read": "a sum (read)"}.get(name, f"the matrix {name}")
         screen.say(to, f"In the same run, {what}: {screen.with_prefix(rate, run.unit)}", "dim")
+
+
+def _table(to: Console, headings: list[str], rows: list[list[str]]) -> Table:
+    """Where the console is narrow the problems are folded, before a column is left out."""
+    if not screen.fits(to, headings, rows):
+        rows = [[row[0].replace(", ", ",\n"), *row[1:]] for row in rows]
+    return screen.table(to, headings, rows)
 
 
 def _rate_text(row: Row | None, scale: float) -> str:
@@ -93,7 +102,7 @@ def _show_memory(to: Console, run: Run) -> None:
             peak = by_library[library].peak_bytes
             cells.append("-" if peak is None else f"{peak / 2**20:.1f}")
         rows.append(cells)
-    to.print(screen.table(to, ["problem", "length", *(f"{library}, MiB" for library in libraries)], rows))
+    to.print(_table(to, ["problem", "length", *(f"{library}, MiB" for library in libraries)], rows))
     what = "resident memory" if run.device == "cpu" else "memory of PyTorch's allocator"
     screen.say(to, f"Peak {what} above that of the inputs, the result included.", "dim")
 
@@ -102,7 +111,7 @@ def _show_host(to: Console, run: Run) -> None:
     rows = []
     for row in run.rows:
         assert row.eager is not None
-        aim = LIMITS.get(row.library) if run.device != "cpu" else None
+        aim = _AIMS.get(row.library) if run.device != "cpu" else None
         cells = (f"{row.eager.median * 1e6:.2f}", f"{row.eager.best * 1e6:.2f}", f"{aim * 1e6:g}" if aim else "")
         rows.append((row.library, *cells))
     to.print(screen.table(to, ("call", "median µs", "best µs", "at most µs"), rows))

@@ -84,9 +84,17 @@ def measure(
             run.reference[f"product {dtype}"] = product_rate(run.device, dtype, rounds)
     for problem in problems:
         step(f"{problem.panel}, {problem.label or problem.x}")
-        inputs = draw(problem, run.device, seed)
-        run.rows += _measure_one(run, inputs, chosen, machine_of, rounds, gpu)
-        del inputs
+        try:
+            inputs = draw(problem, run.device, seed)
+            run.rows += _measure_one(run, inputs, chosen, machine_of, rounds, gpu)
+            del inputs
+        except RuntimeError as error:
+            if not clocks.no_memory(error):
+                raise
+            facts = problem.facts()
+            run.rows += [
+                Row(run.id, facts, library.name, "no", "the device has too little memory") for library in chosen
+            ]
         if gpu:
             torch.cuda.empty_cache()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from flashcute.cli.roofline import Machine, present_gpu
 if TYPE_CHECKING:
     from flashcute.bench.record import Run
 
-_UNITS = {"forward": "FLOP/s", "varlen": "FLOP/s", "features": "FLOP/s", "decode": "B/s", "memory": "B", "host": "s"}
 _HOST_BATCHES = 50
 _MISS = 1
 
@@ -30,10 +30,10 @@ class _StopError(Exception):
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        if importlib.util.find_spec("torch") is None:
-            raise _StopError("needs PyTorch, which is not installed: pip install 'flashcute[torch]'")
         if arguments.saved:
             return _show_saved(arguments)
+        if importlib.util.find_spec("torch") is None:
+            raise _StopError("needs PyTorch, which is not installed: pip install 'flashcute[torch]'")
         return _measure(arguments)
     except _StopError as stop:
         screen.say(screen.console(stderr=True), f"flashcute bench: {stop}", "red")
@@ -50,7 +50,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if gpu:
         _require_torch_cuda(device)
 
-    from flashcute.bench import libraries, problems, sweep
+    from flashcute.bench import libraries, problems, record, sweep
 
     label = screen.device_label(device)
     threads = arguments.threads or facts["cpu"]["threads"]
@@ -63,23 +63,25 @@ def _measure(arguments: argparse.Namespace) -> int:
         seqs=arguments.seqs, dims=arguments.dims, masks=arguments.masks, dtypes=arguments.dtypes,
         batch=arguments.batch, tokens=arguments.tokens, heads=arguments.heads, heads_k=arguments.heads_k,
     )  # fmt: skip
+    if arguments.batch and arguments.tokens:
+        raise _StopError("--tokens: expected without --batch, which it takes the place of")
     if gpu and "float32" in (arguments.dtypes or ()):
         raise _StopError("--dtypes: expected float16 or bfloat16 on a GPU, given float32")
     if arguments.heads and arguments.heads_k and arguments.heads % arguments.heads_k:
         raise _StopError(f"--heads-k: expected a divisor of {arguments.heads}, given {arguments.heads_k}")
     made = sweep.new_run(
-        arguments.mode, label, name, _UNITS[arguments.mode], seed=arguments.seed, rounds=arguments.rounds
+        arguments.mode, label, name, record.UNITS[arguments.mode], seed=arguments.seed, rounds=arguments.rounds
     )
     if arguments.mode in ("memory", "host"):  # which have contestants of their own
         chosen, absent = [], []
     made.versions.update({library.name: library.find() for library in chosen if not library.name.startswith("SDPA")})
     with sweep.settings(label, arguments.threads):
         _fill(made, arguments, sizes, chosen, _machines(made, device))
-    written = _write(made, folder)
     if arguments.json:
         print(json.dumps(made.as_json(), indent=1))
     else:
-        _print(made, absent, written)
+        _print(made, absent)
+    _write([made], folder, quiet=arguments.json)
     return _MISS if any(row.status == "wrong" for row in made.rows) else 0
 
 
@@ -139,6 +141,7 @@ def _require_torch_cuda(device: dict[str, Any]) -> None:
 
 
 def _folder(output: str | None) -> pathlib.Path | None:
+    """Refused before anything is measured, and not when that is done."""
     if output is None:
         return None
     folder = pathlib.Path(output)
@@ -146,32 +149,39 @@ def _folder(output: str | None) -> pathlib.Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _StopError(f"--output: cannot make the folder {output}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _StopError(f"--output: expected a folder that can be written, given {output}")
     return folder
 
 
-def _write(made: Run, folder: pathlib.Path | None) -> list[str]:
-    """Saves the run and its plots; sentences on what was written and what could not be."""
+def _write(runs: Sequence[Run], folder: pathlib.Path | None, *, quiet: bool) -> None:
+    """Saves the runs and their plots and tells, unless quiet, what was written and what could not be."""
     if folder is None:
-        return []
+        return
     from flashcute.bench import plots
 
-    path = folder / f"bench-{made.mode}-{made.device.partition(':')[0]}.json"
-    made.save(path)
-    sentences = [f"Written: {path}"]
-    try:
-        sentences += [f"Written: {png}" for png in plots.save(made, folder)]
-    except plots.MissingError as error:
-        sentences.append(f"No plot: {error}")
-    return sentences
+    to = screen.console()
+    for made in runs:
+        path = folder / _file_name(made)
+        try:
+            made.save(path)
+            sentences = [f"Written: {path}", *(f"Written: {png}" for png in plots.save(made, folder))]
+        except plots.MissingError as error:
+            sentences = [f"Written: {path}", f"No plot: {error}"]
+        except OSError as error:
+            raise _StopError(f"--output: cannot write {error.filename or path}: {error.strerror}") from None
+        for sentence in [] if quiet else sentences:
+            screen.say(to, sentence)
 
 
-def _print(made: Run, sentences: list[str], written: list[str]) -> None:
+def _file_name(made: Run) -> str:
+    return f"bench-{made.mode}-{made.device.partition(':')[0]}.json"
+
+
+def _print(made: Run, sentences: list[str]) -> None:
     from flashcute.bench import report
 
-    to = screen.console()
-    report.show(to, made, sentences)
-    for sentence in written:
-        screen.say(to, sentence)
+    report.show(screen.console(), made, sentences)
 
 
 def _show_saved(arguments: argparse.Namespace) -> int:
@@ -183,12 +193,18 @@ def _show_saved(arguments: argparse.Namespace) -> int:
         raise _StopError(f"--from: {error}") from None
     except OSError as error:
         raise _StopError(f"--from: cannot read {error.filename}: {error.strerror}") from None
+    names = [_file_name(made) for made in runs]
+    if arguments.output and len(set(names)) < len(names):
+        again = next(name for name in names if names.count(name) > 1)
+        raise _StopError(f"--output: expected runs of different modes or devices, given two that would become {again}")
     folder = _folder(arguments.output)
     if arguments.json:
         print(json.dumps([made.as_json() for made in runs], indent=1))
+        _write(runs, folder, quiet=True)
         return 0
     for made in runs:
-        _print(made, [], _write(made, folder) if folder else [])
+        _print(made, [])
+        _write([made], folder, quiet=False)
     if len({made.id for made in runs}) > 1:
         screen.say(
             screen.console(),

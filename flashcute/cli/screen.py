@@ -57,13 +57,28 @@ def empty_table(to: Console) -> Table:
     return Table(box=lines, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
 
 
+def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[int, int]:
+    """Of the columns that are not empty, by their number."""
+    return {
+        i: max(cell_len(line) for row in [headings, *rows] for line in row[i].split("\n"))
+        for i in range(len(headings))
+        if any(row[i] for row in rows)
+    }
+
+
+def fits(to: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a table of these would show every column."""
+    widths = _widths(headings, rows)
+    return sum(widths.values()) + GAP * (len(widths) - 1) <= to.width
+
+
 def table(to: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Columns in order of importance, under a heading each or all under none.
 
     Empty ones are left out, and the last ones where the console is too narrow.
     """
-    shown = [i for i in range(len(headings)) if any(row[i] for row in rows)]
-    widths = {i: max(cell_len(line) for row in [headings, *rows] for line in row[i].split("\n")) for i in shown}
+    widths = _widths(headings, rows)
+    shown = list(widths)
     while len(shown) > 2 and sum(widths[i] for i in shown) + GAP * (len(shown) - 1) > to.width:
         shown.pop()
     made = empty_table(to)

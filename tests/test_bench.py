@@ -299,6 +299,14 @@ def test_figures_are_shown_before_they_are_written(tmp_path):
     assert "bench-host-cpu.json" in ran.stderr
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path, monkeypatch):
+    from flashcute.cli import bench
+
+    monkeypatch.setattr(bench.os, "access", lambda *_: False)
+    with pytest.raises(bench._StopError, match="--output: expected a folder that can be written"):
+        bench._folder(str(tmp_path))
+
+
 def test_host_times_speak_of_no_plot(tmp_path):
     pytest.importorskip("torch")
     words = ["bench", "host", "--device", "cpu", "--rounds", "2", "--calls", "2", "--output", str(tmp_path)]

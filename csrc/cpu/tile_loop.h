@@ -127,7 +127,12 @@ class TileLoop {
     const int64_t first_block = unit_.first_row / rows_of_block;
     const int64_t last_block = (unit_.first_row + unit_.rows - 1) / rows_of_block;
     Range all;
-    for (int64_t block = first_block; block <= last_block; ++block) all = joined(all, visible_blocks(block));
+    for (int64_t block = first_block; block <= last_block; ++block) {
+      const Range seen = visible_blocks(block);
+      if (seen.empty()) continue;
+      if (all.empty() || seen.lo < all.lo) all.lo = seen.lo;
+      if (seen.hi > all.hi) all.hi = seen.hi;
+    }
     if (all.empty()) return false;
     tile_.j0 += all.lo;
     tile_.n = all.hi - all.lo;
@@ -197,16 +202,10 @@ class TileLoop {
                                           : b)};
   }
 
-  // The least range that holds both.
-  FC_INLINE Range joined(Range a, Range b) {
-    if (a.empty()) return b;
-    if (b.empty()) return a;
-    return {a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
-  }
-
   // All rows of the unit against the packed tile, kStrips strips at a time.
   void visit_rows(bool for_probs) {
     Range rows[kHeld], strips[Scratch<K>::kStrips];
+    const Range* const visible = job_.blocks.data ? scratch_.visible : nullptr;
     for (int64_t r0 = 0; r0 < unit_.rows; r0 += kHeld) {
       const int count = static_cast<int>(unit_.rows - r0 < kHeld ? unit_.rows - r0 : kHeld);
       const int strip_count = (count + kStrip - 1) / kStrip;
@@ -214,9 +213,11 @@ class TileLoop {
       for (int t = 0; t < strip_count; ++t) {
         Range all;
         for (int r = t * kStrip; r < count && r < (t + 1) * kStrip; ++r) {
-          rows[r] = job_.blocks.data ? scratch_.visible[r0 + r] : clip(scratch_.lo[r0 + r], scratch_.hi[r0 + r], tile_);
+          rows[r] = visible ? visible[r0 + r] : clip(scratch_.lo[r0 + r], scratch_.hi[r0 + r], tile_);
           if (rows[r].empty()) continue;
-          all = joined(all, rows[r]);
+          if (all.empty()) all = rows[r];
+          if (rows[r].lo < all.lo) all.lo = rows[r].lo;
+          if (rows[r].hi > all.hi) all.hi = rows[r].hi;
         }
         strips[t] = all;
         any = any || !all.empty();

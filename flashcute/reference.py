@@ -27,6 +27,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 __all__ = [
+    "MASK_BLOCK",
     "Result",
     "Verdict",
     "attention",
@@ -40,6 +41,9 @@ __all__ = [
     "to_float",
 ]
 
+MASK_BLOCK = 128
+"""How many queries, and how many keys, one entry of a block mask stands for."""
+
 _BLOCK = 1 << 21  # scores held at once: 16 MiB in float64
 
 
@@ -52,6 +56,8 @@ class Result(NamedTuple):
     """(batch, heads_q, seq_q), without a batch axis where q has none; packed (heads_q, total_q)."""
     covered: Array | None
     """Packed only, (total_q): False for rows of q that belong to no member. They have no result (NaN in both)."""
+    probs: Array | None
+    """With return_probs, the softmax after dropout: (batch, heads_q, seq_q, seq_k), without a batch axis as lse."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class _Member:
     softcap: float
     key_mask: Array | None  # (seq_k)
     dense_mask: Array | None  # (heads, seq_q, seq_k)
+    block_mask: Array | None  # (heads, blocks of queries, blocks of keys)
     bias: Array | None  # (heads, seq_q, seq_k)
     slopes: Array | None  # (heads)
     sinks: Array | None  # (heads)
@@ -171,8 +178,11 @@ class _Member:
     offset: int
 
 
-def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: _Member) -> tuple[Array, Array]:
-    """out (heads, rows, head_dim_v) and lse (heads, rows) of some query rows; k and v already one per query head."""
+def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: _Member) -> tuple[Array, Array, Array]:
+    """out (heads, rows, head_dim_v), lse (heads, rows) and weights (heads, rows, seq_k) of some query rows.
+
+    k and v are already one per query head.
+    """
     compute = q.dtype.type
     i = rows[:, None]
     j = np.arange(k.shape[1])[None, :]
@@ -194,6 +204,8 @@ def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: 
         visible &= m.key_mask[None, None, :] != 0
     if m.dense_mask is not None:
         visible &= m.dense_mask[heads][:, rows] != 0
+    if m.block_mask is not None:
+        visible &= m.block_mask[heads][:, rows[:, None] // MASK_BLOCK, j // MASK_BLOCK] != 0
     if m.bias is not None:  # a bias of -inf hides its key, whatever the score was
         visible &= m.bias[heads][:, rows] != -np.inf
     visible &= score != -np.inf
@@ -225,11 +237,14 @@ def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: 
         seen = visible[h, :, key]
         bad = np.where(finite[h, key], compute(0), v[h, key])
         out[h, seen] += weight[h, seen, key][:, None] * bad[None, :]
-    return out, lse
+    return out, lse, weight
 
 
-def _member(q: Array, k: Array, v: Array, rows: Array, m: _Member) -> tuple[Array, Array]:
-    """q (heads_q, seq_q, D), k (heads_k, seq_k, D), v (heads_k, seq_k, Dv), a block of rows and heads at a time."""
+def _member(q: Array, k: Array, v: Array, rows: Array, m: _Member, probs: Array | None = None) -> tuple[Array, Array]:
+    """q (heads_q, seq_q, D), k (heads_k, seq_k, D), v (heads_k, seq_k, Dv), a block of rows and heads at a time.
+
+    probs (heads_q, rows, seq_k or more) is filled with the weights where it is given.
+    """
     group = q.shape[0] // k.shape[0]
     out = np.zeros((q.shape[0], len(rows), v.shape[2]), dtype=q.dtype)
     lse = np.full((q.shape[0], len(rows)), -np.inf, dtype=q.dtype)
@@ -242,9 +257,11 @@ def _member(q: Array, k: Array, v: Array, rows: Array, m: _Member) -> tuple[Arra
         for r in range(0, len(rows), row_step):
             block = rows[r : r + row_step]
             with np.errstate(all="ignore"):
-                out[heads, r : r + row_step], lse[heads, r : r + row_step] = _rows_of_member(
+                out[heads, r : r + row_step], lse[heads, r : r + row_step], weight = _rows_of_member(
                     q[heads][:, block], k[of], v[of], block, heads, m
                 )
+            if probs is not None:
+                probs[heads, r : r + row_step, : k.shape[1]] = weight
     return out, lse
 
 
@@ -268,6 +285,7 @@ def attention(
     alignment: str = "bottom_right",
     window: tuple[int, int] = (-1, -1),
     mask: Any = None,
+    block_mask: Any = None,
     bias: Any = None,
     softcap: float = 0.0,
     alibi_slopes: Any = None,
@@ -281,13 +299,15 @@ def attention(
     max_seqlen_k: int | None = None,
     seqused_k: Any = None,
     layout: str | None = None,
+    return_probs: bool = False,
     compute: npt.DTypeLike = np.float64,
     rows: Any = None,
 ) -> Result:
     """Attention by its definition, with the options of :func:`flashcute.attention`, for NumPy arrays.
 
     compute: float64, or float32 for what a straightforward implementation would get.
-    rows: only these query positions (not for packed input); out and lse then hold these rows, in this order.
+    rows: only these query positions (not for packed input); the results then hold these rows, in this order.
+    return_probs: also return the softmax after dropout (not for packed input).
     max_seqlen_q and max_seqlen_k are accepted and not needed.
     """
     compute = np.dtype(compute)
@@ -312,6 +332,9 @@ def attention(
         mask = np.broadcast_to(mask, (batch, k.shape[2]))
     if mask is not None and mask.ndim == 4:
         mask = np.broadcast_to(mask, (batch, heads, q.shape[2], k.shape[2]))
+    if block_mask is not None:
+        block_mask = np.asarray(block_mask)
+        block_mask = np.broadcast_to(block_mask, (batch, heads, *block_mask.shape[2:]))
     if bias is not None:
         bias = np.broadcast_to(to_float(bias, np.float64), (batch, heads, q.shape[2], k.shape[2]))
     slopes = None if alibi_slopes is None else np.broadcast_to(to_float(alibi_slopes), (batch, heads))
@@ -326,6 +349,7 @@ def attention(
         softcap=float(np.float32(softcap)),
         key_mask=None,
         dense_mask=None,
+        block_mask=None,
         bias=None,
         slopes=None,
         sinks=None if sinks is None else to_float(sinks),
@@ -334,6 +358,8 @@ def attention(
         offset=offset,
     )
     outs, lses = [], []
+    count = q.shape[-2] if rows is None else len(rows)
+    probs = np.zeros((batch, heads, count, k.shape[-2]), dtype=compute) if return_probs else None
     covered = np.zeros(q.shape[1], dtype=bool) if packed else None
     packed_out = np.full((heads, q.shape[1], v.shape[-1]), np.nan, dtype=compute) if packed else None
     packed_lse = np.full((heads, q.shape[1]), np.nan, dtype=compute) if packed else None
@@ -357,11 +383,12 @@ def attention(
             d=(k_end - k_start) - (q_end - q_start) if alignment == "bottom_right" else 0,
             key_mask=key_mask,
             dense_mask=dense_mask,
+            block_mask=None if block_mask is None else block_mask[b],
             bias=None if bias is None else bias[b][..., used],
             slopes=None if slopes is None else slopes[b],
         )
         positions = np.arange(q_end - q_start) if rows is None else np.asarray(rows, dtype=np.int64)
-        out_b, lse_b = _member(qb, kb, vb, positions, member)
+        out_b, lse_b = _member(qb, kb, vb, positions, member, None if probs is None else probs[b])
         if packed_out is not None and packed_lse is not None and covered is not None:
             packed_out[:, q_start:q_end], packed_lse[:, q_start:q_end] = out_b, lse_b
             covered[q_start:q_end] = True
@@ -371,14 +398,13 @@ def attention(
     if packed_out is not None and packed_lse is not None:
         out, lse = packed_out, packed_lse
     else:
-        count = q.shape[2] if rows is None else len(rows)
         out = np.stack(outs) if outs else np.zeros((0, heads, count, v.shape[-1]), dtype=compute)
         lse = np.stack(lses) if lses else np.zeros((0, heads, count), dtype=compute)
     if single:
-        out, lse = out[0], lse[0]
+        out, lse, probs = out[0], lse[0], None if probs is None else probs[0]
     if layout in ("bshd", "shd"):
         out = np.swapaxes(out, -3, -2)
-    return Result(out, lse, covered)
+    return Result(out, lse, covered, probs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -400,43 +426,57 @@ def _specials(name: str, got: Array, want: Array) -> str:
     return f"{name}{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g} ({count})"
 
 
-def judge(out: Any, lse: Any, q: Any, k: Any, v: Any, *, dtype: str | None = None, **options: Any) -> Verdict:
-    """Does a result agree with float64?
-
-    max |out - reference| <= 2 max |plain - reference| + a, a = 1e-5 for float32 and 1e-3 max |v| for the others;
-    |lse - reference| <= 1e-3 + 1e-5 |reference|; NaN and infinities in the same places.
-
-    out, lse: what was computed (lse may be None); q, k, v: its inputs, as NumPy arrays. dtype: the problem's type where
-    the arrays do not tell it (bfloat16 held as float32 values). options: those of :func:`attention`.
-    """
-    dtype = dtype or dtype_name(np.asarray(q))
-    reference = attention(q, k, v, **options)
-    plain = round_to(attention(q, k, v, **{**options, "compute": np.float32}).out, dtype).astype(np.float64)
-    got, want = to_float(out), reference.out
+def _compare(name: str, got: Array, want: Array, plain: Array, floor: float) -> tuple[float, float, str]:
+    """The largest error, what is allowed, and empty or a sentence about the worst place."""
     if got.shape != want.shape:
-        return Verdict(False, math.inf, 0.0, f"out: expected shape {want.shape}, given {got.shape}")
-    if reference.covered is not None:
-        keep = reference.covered
-        axis = 0 if options.get("layout") == "shd" else 1
-        got, want, plain = (np.compress(keep, x, axis=axis) for x in (got, want, plain))
-
-    values = np.abs(to_float(v))
-    values = values[np.isfinite(values)]
-    floor = 1e-5 if dtype == "float32" else 1e-3 * float(values.max(initial=0.0))
+        return math.inf, 0.0, f"{name}: expected shape {want.shape}, given {got.shape}"
     finite = np.isfinite(want) & np.isfinite(got)
     with np.errstate(invalid="ignore"):
         slack = np.abs(plain - want)
         error = np.where(finite, np.abs(got - want), 0.0)
     allowed = 2 * float(slack[np.isfinite(slack)].max(initial=0.0)) + floor
     worst = float(error.max(initial=0.0))
-
-    message = _specials("out", got, want)
+    message = _specials(name, got, want)
     if not message and worst > allowed:
         at = tuple(int(n) for n in np.unravel_index(int(error.argmax()), error.shape))
         off = f"off by {worst:.3g} where {allowed:.3g} is allowed"
-        message = f"out{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g}, {off}"
+        message = f"{name}{list(at)}: expected {want[at]:.9g}, given {got[at]:.9g}, {off}"
+    return worst, allowed, message
+
+
+def judge(
+    out: Any, lse: Any, q: Any, k: Any, v: Any, *, probs: Any = None, dtype: str | None = None, **options: Any
+) -> Verdict:
+    """Does a result agree with float64?
+
+    max |out - reference| <= 2 max |plain - reference| + a, a = 1e-5 for float32 and 1e-3 max |v| for the others;
+    |lse - reference| <= 1e-3 + 1e-5 |reference|; probs as out, with themselves for v; NaN and infinities in the same
+    places.
+
+    out, lse, probs: what was computed (the last two may be None); q, k, v: its inputs, as NumPy arrays. dtype: the
+    problem's type where the arrays do not tell it (bfloat16 held as float32 values). options: those of
+    :func:`attention`.
+    """
+    dtype = dtype or dtype_name(np.asarray(q))
+    options["return_probs"] = probs is not None
+    reference = attention(q, k, v, **options)
+    rough = attention(q, k, v, **{**options, "compute": np.float32})
+    got, want, plain = to_float(out), reference.out, round_to(rough.out, dtype).astype(np.float64)
+    if reference.covered is not None and got.shape == want.shape:
+        keep = reference.covered
+        axis = 0 if options.get("layout") == "shd" else 1
+        got, want, plain = (np.compress(keep, x, axis=axis) for x in (got, want, plain))
+
+    def floor(values: Array) -> float:
+        values = np.abs(values)
+        return 1e-5 if dtype == "float32" else 1e-3 * float(values[np.isfinite(values)].max(initial=0.0))
+
+    worst, allowed, message = _compare("out", got, want, plain, floor(to_float(v)))
     if not message and lse is not None:
         message = _judge_lse(to_float(lse), reference)
+    if not message and reference.probs is not None and rough.probs is not None:
+        plain = round_to(rough.probs, dtype).astype(np.float64)
+        _, _, message = _compare("probs", to_float(probs), reference.probs, plain, floor(reference.probs))
     return Verdict(not message, worst, allowed, message or f"largest error {worst:.3g}, {allowed:.3g} allowed")
 
 

@@ -45,6 +45,8 @@ class Options(ctypes.Structure):
         ("cu_seqlens_k", c_void_p),
         ("seqused_k", c_void_p),
         ("dropout_state", c_void_p),
+        ("block_mask", c_void_p),
+        ("probs", c_void_p),
     ]
 
     def __init__(self, **values):
@@ -73,6 +75,8 @@ class Buffers(ctypes.Structure):
         ("dropout_state", c_void_p),
         ("seed", c_uint64),
         ("offset", c_uint64),
+        ("block_mask", c_void_p),
+        ("probs", c_void_p),
     ]
 
     def __init__(self, **values):

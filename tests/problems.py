@@ -25,6 +25,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "band": ("none", "causal", "left", "right", "both", "causal window", "huge"),
     "alignment": ("bottom_right", "top_left"),
     "mask": ("none", "keys", "keys of each", "pairs"),
+    "blocks": ("none", "shared", "of each batch and head"),
     "bias": ("none", "own type", "float32"),
     "softcap": ("off", "on"),
     "alibi": ("none", "heads", "batch and heads"),
@@ -32,6 +33,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "dropout": ("off", "on"),
     "seqused": ("none", "some"),
     "lse": ("no", "yes"),
+    "probs": ("no", "yes"),
     "strides": ("contiguous", "transposed", "padded", "sparse", "sliced", "broadcast", "unaligned"),
     "out": ("theirs", "contiguous", "transposed", "padded", "unaligned"),
     "poison": ("none", "unseen", "value", "key", "query"),
@@ -47,6 +49,8 @@ GPU_AXES = {
     "head_dim": ("tiny", "small", "64", "odd", "128"),
     "head_dim_v": ("same",),
     "mask": ("none", "keys", "keys of each"),
+    "blocks": ("none",),
+    "probs": ("no",),
     "bias": ("none",),
     "softcap": ("off",),
     "alibi": ("none",),
@@ -68,7 +72,8 @@ def excluded(a: str, x: str, b: str, y: str) -> bool:
     """Pairs of values that no problem can have."""
     pairs = {(a, x), (b, y)}
     if ("form", "packed") in pairs:
-        return bool(pairs & {("mask", "keys of each"), ("mask", "pairs"), ("bias", "own type"), ("bias", "float32")})
+        refused = {"mask": ("keys of each", "pairs"), "bias": AXES["bias"][1:], "blocks": AXES["blocks"][1:]}
+        return any(value in refused.get(axis, ()) for axis, value in pairs) or ("probs", "yes") in pairs
     # a value that dropout drops is 0 * NaN, and the contract does not say which wins
     return pairs == {("dropout", "on"), ("poison", "value")}
 
@@ -79,7 +84,7 @@ def recipe(seed: int, axes: dict[str, tuple[str, ...]] = AXES) -> dict[str, str]
     picked: dict[str, str] = {}
     for axis, values in axes.items():
         allowed = [v for v in values if not any(excluded(axis, v, a, x) for a, x in picked.items())]
-        plain = axis in ("mask", "bias", "softcap", "alibi", "sinks", "dropout", "seqused", "poison", "scale")
+        plain = axis in ("mask", "blocks", "bias", "softcap", "alibi", "sinks", "dropout", "seqused", "poison", "scale")
         first = plain and rng.random() < 0.35
         picked[axis] = allowed[0] if first else str(rng.choice(allowed))
     return picked
@@ -170,10 +175,11 @@ def make(
     if max(depth, depth_v) > 128:
         heads_k, heads = min(heads_k, 2), min(heads_k, 2) * (heads // heads_k if heads // heads_k < 4 else 3)
     batch = 1 if pick["form"] == "3d" else int(rng.integers(1, 4))
-    if pick["lengths"] == "long":  # the oracle holds all scores
+    blocks = pick["blocks"] != "none"
+    if blocks or pick["lengths"] == "long":  # the oracle holds all scores
         heads_k, heads, batch = min(heads_k, 2), min(heads_k, 2) * min(heads // heads_k, 3), min(batch, 2)
-    # a GPU kernel's tile has 128 rows: most of its problems should need several
-    usual, top = (240 if gpu else 80), (700 if gpu or axes is LONG_AXES else 260)
+    # a GPU kernel's tile has 128 rows, and so has a block of a mask: most of their problems should need several
+    usual, top = (240 if gpu or blocks else 80), (700 if gpu or axes is LONG_AXES else 260)
     seq_q, seq_k = _pick_lengths(rng, pick["lengths"], usual, top)
     options: dict = {**_pick_band(rng, pick["band"], usual)}
     if pick["alignment"] == "top_left":
@@ -215,6 +221,8 @@ def make(
     if pick["softcap"] == "on":
         options["softcap"] = float(rng.choice([0.5, 2.0, 30.0]))
     _add_masks(rng, pick, options, batch, heads, seq_q, seq_k, q, name)
+    if blocks:
+        options["block_mask"] = _block_mask(rng, pick, batch, heads, seq_q, seq_k)
     if pick["alibi"] != "none":
         shape = (heads,) if pick["alibi"] == "heads" else (batch, heads)
         options["alibi_slopes"] = support.tensor(rng.uniform(0.01, 0.5, size=shape), "float32")
@@ -232,7 +240,7 @@ def make(
     out = None
     if pick["out"] != "theirs" or packed:  # only given memory shows which rows were left alone
         out = strided(rng, "contiguous" if pick["out"] == "theirs" else pick["out"], out_shape, name, first)
-    return pick, Problem(q, k, v, options, out, pick["lse"] == "yes")
+    return pick, Problem(q, k, v, options, out, pick["lse"] == "yes", pick["probs"] == "yes")
 
 
 def _members(rng, batch: int, seq_q: int, seq_k: int, kind: str):
@@ -246,8 +254,20 @@ def _members(rng, batch: int, seq_q: int, seq_k: int, kind: str):
     return q, k
 
 
+def _mask_types(pick) -> tuple[str, ...]:
+    return MASK_TYPES if pick["kind"] == "numpy" or pick["path"] == "c" else TORCH_MASK_TYPES
+
+
+def _block_mask(rng, pick, batch, heads, seq_q, seq_k) -> Strided:
+    lead = (1, 1) if pick["blocks"] == "shared" else tuple(n if rng.random() < 0.7 else 1 for n in (batch, heads))
+    shape = (*lead, -(-seq_q // 128), -(-seq_k // 128))
+    style = str(rng.choice(["contiguous", "padded", "unaligned", "transposed"]))
+    keep = rng.random(shape) < rng.choice([0.3, 0.6, 0.9])
+    return strided(rng, style, shape, str(rng.choice(_mask_types(pick)))).fill(keep)
+
+
 def _add_masks(rng, pick, options, batch, heads, seq_q, seq_k, q, name) -> None:
-    mask_types = MASK_TYPES if pick["kind"] == "numpy" or pick["path"] == "c" else TORCH_MASK_TYPES
+    mask_types = _mask_types(pick)
     kind = pick["mask"]
     if kind != "none":
         mask_type = str(rng.choice(mask_types))
@@ -288,6 +308,9 @@ def _poison(rng, kind: str, packed: bool, first: bool, options, q, k, v) -> None
         elif "seqused_k" in options:
             unseen |= np.arange(keys) >= options["seqused_k"].values.max(initial=0)
         mask = options.get("mask")
+        blocks = options.get("block_mask")
+        if blocks is not None and keys:
+            unseen |= np.repeat(~(blocks.values != 0).any(axis=(0, 1, 2)), 128)[:keys]
         if mask is not None and len(mask.shape) <= 2 and keys:
             unseen |= ~(mask.values.reshape(-1, keys) != 0).any(axis=0)
         for j in np.flatnonzero(unseen):
@@ -314,7 +337,7 @@ def check(seed: int, device: str = "cpu", axes=None) -> str:
     except Exception as error:
         return f"{again}: {type(error).__name__}: {error}\n    {described}"
     faults = list(outcome.faults)
-    verdict = problem.judge(outcome.out, outcome.lse)
+    verdict = problem.judge(outcome.out, outcome.lse, outcome.probs)
     if not verdict:
         faults.append(verdict.message)
     if problem.packed and problem.out is not None:

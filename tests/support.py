@@ -180,7 +180,7 @@ def tensor(values, name: str) -> Strided:
 
 
 # The options that are tensors; each is held as a Strided
-TENSOR_OPTIONS = ("mask", "bias", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k")
+TENSOR_OPTIONS = ("mask", "block_mask", "bias", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k")
 
 
 @dataclass
@@ -193,6 +193,7 @@ class Problem:
     options: dict = field(default_factory=dict)  # as for flashcute.attention; tensors as Strided
     out: Strided | None = None  # None: the library allocates
     return_lse: bool = True
+    return_probs: bool = False
 
     @property
     def name(self) -> str:
@@ -215,13 +216,16 @@ class Problem:
         lead = self.q.shape[:-1]
         return lead if self.heads_first else (*lead[:-2], lead[-1], lead[-2])
 
+    @property
+    def probs_shape(self) -> tuple[int, ...]:
+        return (*self.lse_shape, self.k.shape[-2 if self.heads_first else -3])
+
     def reference_options(self) -> dict:
         return {k: v.values if isinstance(v, Strided) else v for k, v in self.options.items() if k != "checked"}
 
-    def judge(self, out, lse) -> reference.Verdict:
-        return reference.judge(
-            out, lse, self.q.values, self.k.values, self.v.values, dtype=self.name, **self.reference_options()
-        )
+    def judge(self, out, lse, probs=None) -> reference.Verdict:
+        values = (x.values for x in (self.q, self.k, self.v))
+        return reference.judge(out, lse, *values, probs=probs, dtype=self.name, **self.reference_options())
 
     def expected(self) -> reference.Result:
         return reference.attention(self.q.values, self.k.values, self.v.values, **self.reference_options())
@@ -232,6 +236,7 @@ class Outcome:
     out: np.ndarray  # float32 or float64 values
     lse: np.ndarray | None
     faults: list[str]  # guard bands hit
+    probs: np.ndarray | None = None
 
 
 def run(problem: Problem, path: str = "functional", kind: str = "numpy", device: str = "cpu", **extra) -> Outcome:
@@ -245,34 +250,36 @@ def run(problem: Problem, path: str = "functional", kind: str = "numpy", device:
     q, k, v = place(problem.q), place(problem.k), place(problem.v)
     out = None if problem.out is None else place(problem.out)
     faults = []
-    lse_room = None
+    wanted = {"return_lse": problem.return_lse, "return_probs": problem.return_probs}
+    rooms: dict[str, Strided] = {}
     if path == "functional":
-        result = flashcute.attention(q, k, v, out=out, return_lse=problem.return_lse, **placed, **scalars, **extra)
+        result = flashcute.attention(q, k, v, out=out, **wanted, **placed, **scalars, **extra)
     else:
-        desc = flashcute.AttentionDescriptor(
-            q, k, v, out=out, return_lse=problem.return_lse, **placed, **scalars, **extra
-        )
+        desc = flashcute.AttentionDescriptor(q, k, v, out=out, **wanted, **placed, **scalars, **extra)
         late = {key: scalars[key] for key in ("seed", "offset") if key in scalars}
         if problem.return_lse:
-            lse_room = Strided(problem.lse_shape, "float32")
-        lse = None if lse_room is None else place(lse_room)
-        result = desc.run(q, k, v, out=out, lse=lse, **placed, **late)
-    out_tensor, lse_tensor = result if problem.return_lse else (result, None)
-    if problem.return_lse is False and isinstance(result, tuple):
-        faults.append("a tuple came back though no lse was asked for")
+            rooms["lse"] = Strided(problem.lse_shape, "float32")
+        if problem.return_probs:
+            rooms["probs"] = Strided(problem.probs_shape, "float32")
+        result = desc.run(q, k, v, out=out, **{key: place(x) for key, x in rooms.items()}, **placed, **late)
+    names = ["out", *(key for key in ("lse", "probs") if wanted[f"return_{key}"])]
+    if isinstance(result, tuple) != (len(names) > 1):
+        faults.append(f"a {type(result).__name__} came back where {', '.join(names)} were asked for")
+    results = dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
     if problem.out is None:
-        out_values = to_values(out_tensor)
+        out_values = to_values(results["out"])
     else:
         problem.out.fetch()
         out_values = problem.out.values
         faults.append(problem.out.guard_fault())
-    if lse_room is not None:
-        lse_room.fetch()
-        faults.append(lse_room.guard_fault())
-        lse_values = lse_room.values
-    else:
-        lse_values = None if lse_tensor is None else to_values(lse_tensor)
-    return Outcome(out_values, lse_values, [f for f in faults if f])
+    for key, room in rooms.items():
+        room.fetch()
+        faults.append(f"{key}: {room.guard_fault()}" if room.guard_fault() else "")
+    lse_values, probs_values = (
+        rooms[key].values if key in rooms else to_values(results[key]) if key in results else None
+        for key in ("lse", "probs")
+    )
+    return Outcome(out_values, lse_values, [f for f in faults if f], probs_values)
 
 
 def to_values(x) -> np.ndarray:
@@ -309,12 +316,15 @@ def _run_c(problem: Problem, device: str, backend="auto", checked=None, stream=N
     if out is None:
         out = Strided((*problem.q.shape[:-1], problem.v.shape[-1]), problem.name)
     lse = Strided(problem.lse_shape, "float32") if problem.return_lse else None
+    probs = Strided(problem.probs_shape, "float32") if problem.return_probs else None
     optional = {k: v for k, v in scalars.items() if isinstance(v, Strided)}
     mask = optional.pop("mask", None)
     if mask is not None and len(mask.shape) == 4:
         optional["dense_mask"], mask = mask, None
     if lse is not None:
         optional["lse"] = lse
+    if probs is not None:
+        optional["probs"] = probs
     declared = {k: describe(v) for k, v in optional.items()}
     window = scalars.get("window", (-1, -1))
     main = {"out": out, "q": problem.q, "k": problem.k, "v": problem.v}
@@ -350,12 +360,13 @@ def _run_c(problem: Problem, device: str, backend="auto", checked=None, stream=N
     if on_gpu:
         torch.cuda.synchronize()
     faults = [aligned.fault()]
-    for name, t in (("out", out), ("lse", lse)):
+    for name, t in (("out", out), ("lse", lse), ("probs", probs)):
         if t is not None:
             t.fetch()
             if t.guard_fault():
                 faults.append(f"{name}: {t.guard_fault()}")
-    return Outcome(out.values, None if lse is None else lse.values, [f for f in faults if f])
+    lse_values, probs_values = (None if t is None else t.values for t in (lse, probs))
+    return Outcome(out.values, lse_values, [f for f in faults if f], probs_values)
 
 
 class Workspace:

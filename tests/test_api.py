@@ -87,9 +87,10 @@ def test_signature_of_attention():
         pytest.fail(f"attention has no signature: {text[:80]}")
     want = {
         "out": None, "scale": None, "causal": False, "alignment": "bottom_right", "window": (-1, -1), "mask": None,
-        "bias": None, "softcap": 0.0, "alibi_slopes": None, "sinks": None, "dropout_p": 0.0, "seed": None, "offset": 0,
-        "cu_seqlens_q": None, "cu_seqlens_k": None, "max_seqlen_q": None, "max_seqlen_k": None, "seqused_k": None,
-        "layout": "bhsd", "return_lse": False, "backend": "auto", "checked": None, "workspace": None, "stream": None,
+        "block_mask": None, "bias": None, "softcap": 0.0, "alibi_slopes": None, "sinks": None, "dropout_p": 0.0,
+        "seed": None, "offset": 0, "cu_seqlens_q": None, "cu_seqlens_k": None, "max_seqlen_q": None,
+        "max_seqlen_k": None, "seqused_k": None, "layout": "bhsd", "return_lse": False, "return_probs": False,
+        "backend": "auto", "checked": None, "workspace": None, "stream": None,
     }  # fmt: skip
     parameters = signature.parameters
     assert list(parameters) == ["q", "k", "v", *want]
@@ -101,10 +102,10 @@ def test_signature_of_attention():
 def test_defaults_written_out_change_nothing(qkv):
     want = flashcute.attention(*qkv)
     got = flashcute.attention(
-        *qkv, out=None, scale=None, causal=False, alignment="bottom_right", window=(-1, -1), mask=None, bias=None,
-        softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, cu_seqlens_q=None,
-        cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout="bhsd", return_lse=False,
-        backend="auto", checked=None, workspace=None, stream=None,
+        *qkv, out=None, scale=None, causal=False, alignment="bottom_right", window=(-1, -1), mask=None,
+        block_mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0,
+        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout="bhsd",
+        return_lse=False, return_probs=False, backend="auto", checked=None, workspace=None, stream=None,
     )  # fmt: skip
     assert np.array_equal(got, want)
     scale = flashcute.attention(*qkv, scale=1 / 4)
@@ -134,6 +135,11 @@ def test_defaults_written_out_change_nothing(qkv):
         ({"max_seqlen_q": 4}, flashcute.BadParamError, "max_seqlen_q"),
         ({"mask": np.ones((2, 3, 11), bool)}, flashcute.BadShapeError, "mask"),
         ({"mask": np.ones((2, 11), "float32")}, flashcute.BadDtypeError, "mask"),
+        ({"block_mask": np.ones((1, 1), bool)}, flashcute.BadShapeError, "block_mask"),
+        ({"block_mask": np.ones((1, 1, 2, 1), bool)}, flashcute.BadShapeError, "block_mask"),
+        ({"block_mask": np.ones((1, 2, 1, 1), bool)}, flashcute.BadShapeError, "block_mask"),
+        ({"block_mask": np.ones((1, 1, 1, 1), "float32")}, flashcute.BadDtypeError, "block_mask"),
+        ({"return_probs": "yes"}, flashcute.BadParamError, "return_probs"),
         ({"bias": np.zeros((11, 11), "float32")}, flashcute.BadShapeError, "bias"),
         ({"bias": np.zeros((1, 1, 11, 11), "float64")}, flashcute.BadDtypeError, "bias"),
         ({"bias": np.zeros((1, 1, 11, 11), "float16")}, flashcute.BadDtypeError, "bias"),
@@ -152,7 +158,18 @@ def test_bad_options_are_refused_by_name(qkv, options, error, name):
             **{
                 k: v
                 for k, v in options.items()
-                if k in ("mask", "bias", "alibi_slopes", "sinks", "seqused_k", "seed", "offset", "cu_seqlens_q")
+                if k
+                in (
+                    "mask",
+                    "block_mask",
+                    "bias",
+                    "alibi_slopes",
+                    "sinks",
+                    "seqused_k",
+                    "seed",
+                    "offset",
+                    "cu_seqlens_q",
+                )
             },
         )
 
@@ -244,6 +261,8 @@ def test_packed_calls_refuse_what_needs_a_common_score_matrix(qkv):
         ("bias", np.zeros((1, 1, 11, 11), "float32")),
         ("mask", np.ones((1, 1, 11, 11), bool)),
         ("mask", np.ones((1, 11), bool)),
+        ("block_mask", np.ones((1, 1, 1, 1), bool)),
+        ("return_probs", True),
     ):
         with pytest.raises(flashcute.Error, match=name):
             flashcute.attention(q, k, v, **packed, **{name: bad})
@@ -342,8 +361,12 @@ def test_a_descriptor_refuses_what_it_was_not_made_for(qkv):
             desc.run(*bad)
     with pytest.raises(flashcute.Error, match="bias"):
         desc.run(*qkv, bias=np.zeros((1, 1, 11, 11), "float32"))
+    with pytest.raises(flashcute.Error, match="block_mask"):
+        desc.run(*qkv, block_mask=np.ones((1, 1, 1, 1), bool))
     with pytest.raises(flashcute.Error, match="lse"):
         desc.run(*qkv, lse=np.zeros((2, 3, 11), "float32"))
+    with pytest.raises(flashcute.Error, match="probs"):
+        desc.run(*qkv, probs=np.zeros((2, 3, 11, 11), "float32"))
 
 
 def test_a_descriptor_demands_what_it_was_made_for(qkv):

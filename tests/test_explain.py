@@ -121,6 +121,17 @@ def test_names_of_architectures():
     assert flashcute.TensorDescriptor((1, 2, 3, 4), device="H100").device == "h100"
 
 
+def test_weights_and_block_masks_are_bytes_too():
+    case, tensors = case_from("--seq-q", "130", "--seq-k", "300", "--heads", "4", "--head-dim", "8", "--batch", "2")
+    plain = roofline.compulsory_bytes(case, tensors)
+    probs, tensors = case_from(
+        "--seq-q", "130", "--seq-k", "300", "--heads", "4", "--head-dim", "8", "--batch", "2", "--probs"
+    )
+    assert roofline.compulsory_bytes(probs, tensors) == plain + 4 * 2 * 4 * 130 * 300
+    masked = dataclasses.replace(case, tensors=("block_mask",))
+    assert roofline.compulsory_bytes(masked, {}) == plain + 2 * 4 * 2 * 3
+
+
 def test_numbers_with_prefixes():
     assert screen.with_prefix(989.4e12, "FLOP/s") == "989 TFLOP/s"
     assert screen.with_prefix(1.2345e9, "B") == "1.23 GB"
@@ -184,6 +195,16 @@ def test_a_grid_beyond_the_hardwares_is_refused(heads):
         flashcute.AttentionDescriptor(
             q, q, q, cu_seqlens_q=starts, cu_seqlens_k=starts, max_seqlen_q=1, max_seqlen_k=1, layout="hsd"
         )
+
+
+@needs_kernels
+@pytest.mark.parametrize("words", [["--with", "block_mask"], ["--probs"]])
+def test_what_the_gpu_kernels_lack_is_refused_by_name(words):
+    problem = ("--arch", "h100", "--seq", "1024", "--head-dim", "64")
+    assert explained(*problem)["plan"]
+    found = explained(*problem, *words)
+    assert found["plan"] is None
+    assert words[-1].removeprefix("--") in found["why_no_plan"]
 
 
 def test_explain_says_why_there_is_no_plan():

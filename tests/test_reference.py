@@ -202,12 +202,12 @@ class TestJudge:
         return [rng.standard_normal((1, 2, 9, 16)).astype(np.float32) for _ in range(3)]
 
     def test_accepts_the_truth_and_small_errors(self, problem):
-        out, lse, _ = reference.attention(*problem)
+        out, lse, *_ = reference.attention(*problem)
         assert reference.judge(out, lse, *problem)
         assert reference.judge(out + 9e-6, lse + 9e-4, *problem)
 
     def test_refuses_a_wrong_value_and_names_it(self, problem):
-        out, lse, _ = reference.attention(*problem)
+        out, lse, *_ = reference.attention(*problem)
         want = out[0, 1, 3, 7]
         out[0, 1, 3, 7] += 3e-5
         verdict = reference.judge(out, lse, *problem)
@@ -217,22 +217,22 @@ class TestJudge:
         assert f"{out[0, 1, 3, 7]:.9g}" in verdict.message
 
     def test_refuses_wrong_lse(self, problem):
-        out, lse, _ = reference.attention(*problem)
+        out, lse, *_ = reference.attention(*problem)
         lse[0, 0, 2] += 2e-3
         assert reference.judge(out, lse, *problem).message.startswith("lse[0, 0, 2]")
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_refuses_specials_in_the_wrong_place(self, problem, bad):
-        out, lse, _ = reference.attention(*problem)
+        out, lse, *_ = reference.attention(*problem)
         out[0, 0, 8, 1] = bad
         assert reference.judge(out, lse, *problem).message.startswith("out[0, 0, 8, 1]")
-        out, _, _ = reference.attention(*problem)
+        out, *_ = reference.attention(*problem)
         lse[0, 1, 1] = bad
         assert reference.judge(out, lse, *problem).message.startswith("lse[0, 1, 1]")
 
     def test_refuses_a_finite_value_where_nan_belongs(self, problem):
         q, k, v = problem
-        clean, lse, _ = reference.attention(q, k, v)
+        clean, lse, *_ = reference.attention(q, k, v)
         v = v.copy()
         v[0, 0, 2, 5] = np.nan
         assert not reference.judge(clean, lse, q, k, v)
@@ -240,12 +240,12 @@ class TestJudge:
 
     def test_half_precision_floor_follows_the_values(self, problem):
         half = [x.astype(np.float16) for x in problem]
-        out, lse, _ = reference.attention(*half)
+        out, lse, *_ = reference.attention(*half)
         biggest = float(np.abs(half[2]).max())
         assert reference.judge(out + 0.9e-3 * biggest, lse, *half)
         assert not reference.judge(out + 4e-3 * biggest, lse, *half)
 
     def test_refuses_another_shape(self, problem):
-        out, lse, _ = reference.attention(*problem)
+        out, lse, *_ = reference.attention(*problem)
         assert "shape" in reference.judge(out[:, :1], lse, *problem).message
         assert "shape" in reference.judge(out, lse[..., :3], *problem).message

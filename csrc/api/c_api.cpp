@@ -35,6 +35,8 @@ AttentionViews views_of(flashcuteTensorDescriptor_t out, flashcuteTensorDescript
   views.optional.cu_seqlens_k = optional_view(options.cu_seqlens_k, "options->cu_seqlens_k");
   views.optional.seqused_k = optional_view(options.seqused_k, "options->seqused_k");
   views.optional.dropout_state = optional_view(options.dropout_state, "options->dropout_state");
+  views.optional.block_mask = optional_view(options.block_mask, "options->block_mask");
+  views.optional.probs = optional_view(options.probs, "options->probs");
   return views;
 }
 

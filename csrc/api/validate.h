@@ -27,6 +27,7 @@ TensorView make_view(size_t ndim, const size_t* shape, const ptrdiff_t* strides,
 struct OptionalViews {
   const TensorView *lse = nullptr, *dense_mask = nullptr, *bias = nullptr, *alibi_slopes = nullptr, *sinks = nullptr;
   const TensorView *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr, *seqused_k = nullptr, *dropout_state = nullptr;
+  const TensorView *block_mask = nullptr, *probs = nullptr;
 };
 
 struct AttentionViews {
@@ -60,14 +61,14 @@ struct RunContract {
     uint8_t alignment_mask = 0;  // size of an element, less one
   };
   Pointer lse, dense_mask, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, dropout_state;
-  Pointer key_mask;
+  Pointer key_mask, block_mask, probs;
   // What a run's pointers reach. Dense: every byte of [0, bytes) belongs to the tensor, so two dense ranges that
   // overlap share an element, while views that interleave may well not.
   struct Extent {
     size_t bytes = 0;  // 0: no elements, so that the pointer may be null
     bool dense = false;
   };
-  Extent q, k, v, out, lse_extent;
+  Extent q, k, v, out, lse_extent, probs_extent;
   bool out_may_be_q = false;  // the same geometry: each row of q is read before that row of out is written
   bool seed_by_value = false;
   bool nothing_to_compute = false;

@@ -39,10 +39,13 @@ void validate_lengths(const OptionalViews& views, Problem& problem) {
   }
 }
 
+void require_mask_dtype(const char* name, const TensorView& view) {
+  if (is_mask_dtype(view.dtype)) return;
+  fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, name, "bool or an integer type", name_of(view.dtype));
+}
+
 void validate_key_mask(const TensorView& mask, Problem& problem) {
-  if (!is_mask_dtype(mask.dtype)) {
-    fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, "mask", "bool or an integer type", name_of(mask.dtype));
-  }
+  require_mask_dtype("mask", mask);
   const bool packed = problem.packed();
   const int64_t keys = packed ? problem.lengths.total_k : problem.seq_k;
   if (packed) {
@@ -61,12 +64,26 @@ void validate_key_mask(const TensorView& mask, Problem& problem) {
   problem.key_mask.key = 1;
 }
 
+void require_not_packed(const char* name, const TensorView& view, const Problem& problem) {
+  if (!problem.packed()) return;
+  fail(FLASHCUTE_STATUS_BAD_PARAM, name, "none with cu_seqlens (packed tensors have no common score matrix)",
+       shape_text(view));
+}
+
+ScoreTensor score_tensor(const TensorView& view) {
+  ScoreTensor result;
+  result.present = true;
+  result.dtype = view.dtype;
+  result.batch = stride_of(view, 0);
+  result.head = stride_of(view, 1);
+  result.row = stride_of(view, 2);
+  result.key = stride_of(view, 3);
+  return result;
+}
+
 // A tensor broadcastable to (batch, heads_q, seq_q, seq_k).
 ScoreTensor validate_score_tensor(const char* name, const TensorView& view, const Problem& problem) {
-  if (problem.packed()) {
-    fail(FLASHCUTE_STATUS_BAD_PARAM, name, "none with cu_seqlens (packed tensors have no common score matrix)",
-         shape_text(view));
-  }
+  require_not_packed(name, view, problem);
   const int64_t target[4] = {problem.batch, problem.heads_q, problem.seq_q, problem.seq_k};
   bool good = view.ndim == 4;
   for (int axis = 0; good && axis < 4; ++axis) good = view.shape[axis] == target[axis] || view.shape[axis] == 1;
@@ -77,14 +94,27 @@ ScoreTensor validate_score_tensor(const char* name, const TensorView& view, cons
          shape_text(view));
   }
   require_no_negative_strides(name, view);
-  ScoreTensor result;
-  result.present = true;
-  result.dtype = view.dtype;
-  result.batch = stride_of(view, 0);
-  result.head = stride_of(view, 1);
-  result.row = stride_of(view, 2);
-  result.key = stride_of(view, 3);
-  return result;
+  return score_tensor(view);
+}
+
+// Batch and heads may be broadcast; blocks are all there.
+ScoreTensor validate_block_mask(const TensorView& view, const Problem& problem) {
+  const char* name = "options->block_mask";
+  require_mask_dtype(name, view);
+  require_not_packed(name, view, problem);
+  const auto blocks = [](int64_t length) { return length / kMaskBlock + (length % kMaskBlock != 0); };
+  const int64_t rows = blocks(problem.seq_q), keys = blocks(problem.seq_k);
+  const bool good = view.ndim == 4 && (view.shape[0] == problem.batch || view.shape[0] == 1) &&
+                    (view.shape[1] == problem.heads_q || view.shape[1] == 1) && view.shape[2] == rows &&
+                    view.shape[3] == keys;
+  if (!good) {
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, name,
+         "(batch or 1, heads_q or 1, blocks of " + text(kMaskBlock) + " queries, blocks of " + text(kMaskBlock) +
+             " keys) = " + shape_text({problem.batch, problem.heads_q, rows, keys}),
+         shape_text(view));
+  }
+  require_no_negative_strides(name, view);
+  return score_tensor(view);
 }
 
 void require_float32_or_q(const char* name, const TensorView& view, DType dtype) {
@@ -137,6 +167,33 @@ void validate_lse(const TensorView& lse, int q_rank, Problem& problem) {
   problem.lse.row = stride_of(lse, lse.ndim - 1);
 }
 
+// q_rank: as for lse.
+void validate_probs(const TensorView& probs, int q_rank, Problem& problem) {
+  const char* name = "options->probs";
+  require_dtype(name, probs, DType::kF32);
+  require_not_packed(name, probs, problem);
+  if (q_rank == 3 && probs.ndim == 3) {
+    require_shape(name, probs, {problem.heads_q, problem.seq_q, problem.seq_k}, "(heads_q, seq_q, seq_k)");
+  } else {
+    require_shape(name, probs, {problem.batch, problem.heads_q, problem.seq_q, problem.seq_k},
+                  "(batch, heads_q, seq_q, seq_k)");
+  }
+  if (probs.numel > FLASHCUTE_MAX_PROBS) {
+    fail(FLASHCUTE_STATUS_BAD_PARAM, name,
+         "a problem of at most " + text(int64_t{FLASHCUTE_MAX_PROBS}) +
+             " pairs of a query and a key, as the whole "
+             "matrix of weights is for tests",
+         text(probs.numel) + " of them");
+  }
+  require_no_negative_strides(name, probs);
+  require_no_overlap(name, probs);
+  problem.probs.present = true;
+  problem.probs.batch = probs.ndim == 4 ? stride_of(probs, 0) : 0;
+  problem.probs.head = stride_of(probs, probs.ndim - 3);
+  problem.probs.row = stride_of(probs, probs.ndim - 2);
+  problem.probs.key = stride_of(probs, probs.ndim - 1);
+}
+
 void validate_dropout_state(const TensorView& state, Problem& problem) {
   const char* name = "options->dropout_state";
   require_dtype(name, state, DType::kU64);
@@ -152,12 +209,10 @@ void validate_optional_tensors(const AttentionViews& views, Problem& problem) {
   validate_lengths(optional, problem);
   if (views.mask != nullptr) validate_key_mask(*views.mask, problem);
   if (optional.dense_mask != nullptr) {
-    if (!is_mask_dtype(optional.dense_mask->dtype)) {
-      fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, "options->dense_mask", "bool or an integer type",
-           name_of(optional.dense_mask->dtype));
-    }
+    require_mask_dtype("options->dense_mask", *optional.dense_mask);
     problem.dense_mask = validate_score_tensor("options->dense_mask", *optional.dense_mask, problem);
   }
+  if (optional.block_mask != nullptr) problem.block_mask = validate_block_mask(*optional.block_mask, problem);
   if (optional.bias != nullptr) {
     require_float32_or_q("options->bias", *optional.bias, problem.dtype);
     problem.bias = validate_score_tensor("options->bias", *optional.bias, problem);
@@ -165,6 +220,7 @@ void validate_optional_tensors(const AttentionViews& views, Problem& problem) {
   if (optional.alibi_slopes != nullptr) validate_alibi(*optional.alibi_slopes, problem);
   if (optional.sinks != nullptr) validate_sinks(*optional.sinks, problem);
   if (optional.lse != nullptr) validate_lse(*optional.lse, views.q->ndim, problem);
+  if (optional.probs != nullptr) validate_probs(*optional.probs, views.q->ndim, problem);
   if (optional.dropout_state != nullptr) validate_dropout_state(*optional.dropout_state, problem);
 }
 

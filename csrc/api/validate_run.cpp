@@ -74,11 +74,18 @@ void require_own_memory(const RunContract& contract, const Buffers& run) {
   if (!in_place && share_memory(contract.out, run.out, contract.q, run.q)) bad_overlap("out", "q");
   if (share_memory(contract.out, run.out, contract.k, run.k)) bad_overlap("out", "k");
   if (share_memory(contract.out, run.out, contract.v, run.v)) bad_overlap("out", "v");
-  if (run.lse == nullptr) return;
-  if (share_memory(contract.lse_extent, run.lse, contract.out, run.out)) bad_overlap("buffers->lse", "out");
-  if (share_memory(contract.lse_extent, run.lse, contract.q, run.q)) bad_overlap("buffers->lse", "q");
-  if (share_memory(contract.lse_extent, run.lse, contract.k, run.k)) bad_overlap("buffers->lse", "k");
-  if (share_memory(contract.lse_extent, run.lse, contract.v, run.v)) bad_overlap("buffers->lse", "v");
+  const auto apart = [&](const char* name, RunContract::Extent extent, const void* data) {
+    if (share_memory(extent, data, contract.out, run.out)) bad_overlap(name, "out");
+    if (share_memory(extent, data, contract.q, run.q)) bad_overlap(name, "q");
+    if (share_memory(extent, data, contract.k, run.k)) bad_overlap(name, "k");
+    if (share_memory(extent, data, contract.v, run.v)) bad_overlap(name, "v");
+  };
+  if (run.lse != nullptr) apart("buffers->lse", contract.lse_extent, run.lse);
+  if (run.probs == nullptr) return;
+  apart("buffers->probs", contract.probs_extent, run.probs);
+  if (run.lse != nullptr && share_memory(contract.probs_extent, run.probs, contract.lse_extent, run.lse)) {
+    bad_overlap("buffers->probs", "lse");
+  }
 }
 
 template <typename T>
@@ -102,6 +109,8 @@ RunContract make_contract(const AttentionViews& views, const Problem& problem) {
   contract.cu_seqlens_k = declared(optional.cu_seqlens_k);
   contract.seqused_k = declared(optional.seqused_k);
   contract.dropout_state = declared(optional.dropout_state);
+  contract.block_mask = declared(optional.block_mask);
+  contract.probs = declared(optional.probs);
   contract.key_mask = declared(views.mask);
   if (views.mask != nullptr) contract.key_mask.rule = Rule::kOptional;  // NULL: every key takes part
   contract.q = extent_of(*views.q);
@@ -109,6 +118,7 @@ RunContract make_contract(const AttentionViews& views, const Problem& problem) {
   contract.v = extent_of(*views.v);
   contract.out = extent_of(*views.out);
   if (optional.lse != nullptr) contract.lse_extent = extent_of(*optional.lse);
+  if (optional.probs != nullptr) contract.probs_extent = extent_of(*optional.probs);
   contract.out_may_be_q = same_geometry(*views.out, *views.q);
   contract.seed_by_value = problem.dropout.p > 0.0f && optional.dropout_state == nullptr;
   contract.nothing_to_compute = nothing_to_compute(problem);
@@ -133,6 +143,8 @@ Buffers validate_run(const RunContract& contract, const Problem& problem, void* 
   run.cu_seqlens_k = take(contract.cu_seqlens_k, "buffers->cu_seqlens_k", given.cu_seqlens_k);
   run.seqused_k = take(contract.seqused_k, "buffers->seqused_k", given.seqused_k);
   run.dropout_state = take(contract.dropout_state, "buffers->dropout_state", given.dropout_state);
+  run.block_mask = take(contract.block_mask, "buffers->block_mask", given.block_mask);
+  run.probs = take(contract.probs, "buffers->probs", given.probs);
   require_own_memory(contract, run);
   if (!problem.dropout.state_on_device) run.dropout_state = nullptr;  // declared, but dropout_p is 0
   if (contract.seed_by_value) {

@@ -27,6 +27,9 @@ struct ScoreTensor {
   int64_t batch = 0, head = 0, row = 0, key = 0;
 };
 
+// Block masks stand for kMaskBlock queries by kMaskBlock keys an element, counted from row 0 and key 0.
+inline constexpr int64_t kMaskBlock = FLASHCUTE_MASK_BLOCK_SIZE;
+
 // Keys that take part, (batch, seq_k), or (total_k) when packed (batch stride 0, indexed by the packed row).
 struct KeyMask {
   bool present = false;
@@ -48,6 +51,12 @@ struct Sinks {
 struct Lse {
   bool present = false;
   int64_t batch = 0, head = 0, row = 1;  // packed: (heads_q, total_q), batch 0
+};
+
+// The weights after dropout, (batch, heads_q, seq_q, seq_k) float32. Never packed.
+struct Probs {
+  bool present = false;
+  int64_t batch = 0, head = 0, row = 0, key = 1;
 };
 
 // Which keys a row may see, before masks: with d = (seq_k - seq_q) of the member for bottom right, 0 for top left,
@@ -88,9 +97,11 @@ struct Problem {
   Band band;
   KeyMask key_mask;
   ScoreTensor dense_mask, bias;
+  ScoreTensor block_mask;  // its row and key strides step over blocks
   Alibi alibi;
   Sinks sinks;
   Lse lse;
+  Probs probs;
   Lengths lengths;
   Dropout dropout;
   bool checked = false;
@@ -103,8 +114,8 @@ struct Problem {
 struct Buffers {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
-  float* lse = nullptr;
-  const void *key_mask = nullptr, *dense_mask = nullptr, *bias = nullptr;
+  float *lse = nullptr, *probs = nullptr;
+  const void *key_mask = nullptr, *dense_mask = nullptr, *block_mask = nullptr, *bias = nullptr;
   const float* alibi_slopes = nullptr;
   const void* sinks = nullptr;
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr, *seqused_k = nullptr;

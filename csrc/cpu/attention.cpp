@@ -38,10 +38,19 @@ std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts
   return "";
 }
 
+// Query heads whose rows share a unit: those of a key head, unless their block masks differ. A tile that one of them
+// does not see would then cost it as much as the others.
+int64_t unit_group(const Problem& p) {
+  return p.block_mask.present && p.block_mask.head != 0 ? 1 : p.group();
+}
+int64_t unit_heads(const Problem& p) {
+  return p.heads_q / unit_group(p);
+}
+
 // Rows of a unit: few enough for the cache and for every thread to get units, many enough to share a packing.
 int64_t unit_rows(const Problem& p, const TileKernel& tile, int threads) {
-  const int64_t rows = std::max<int64_t>(1, p.seq_q * p.group());
-  const int64_t heads = std::max<int64_t>(1, p.batch * p.heads_k);
+  const int64_t rows = std::max<int64_t>(1, p.seq_q * unit_group(p));
+  const int64_t heads = std::max<int64_t>(1, p.batch * unit_heads(p));
   const int64_t fit = kStateFloats / (p.head_dim + p.head_dim_v) / tile.strip * tile.strip;
   const int64_t most = std::clamp<int64_t>(fit, tile.strip, kMaxRows);
   const int64_t wanted_units = threads > 1 ? kUnitsPerThread * threads : 1;
@@ -53,7 +62,7 @@ int64_t unit_rows(const Problem& p, const TileKernel& tile, int threads) {
 // Upper bound of the number of units.
 int64_t unit_bound(const Problem& p, int64_t rows) {
   if (p.packed()) return (divide_up(p.lengths.total_q * p.group(), rows) + p.batch) * p.heads_k;
-  return p.batch * p.heads_k * divide_up(p.seq_q * p.group(), rows);
+  return p.batch * unit_heads(p) * divide_up(p.seq_q * unit_group(p), rows);
 }
 
 size_t prefix_bytes(const Problem& p) {
@@ -101,7 +110,7 @@ Job make_job(const Problem& p, const Plan& plan, const Buffers& buffers) {
   Job job;
   job.head_dim = p.head_dim;
   job.head_dim_v = p.head_dim_v;
-  job.group = p.group();
+  job.group = unit_group(p);
   job.heads_q = p.heads_q;
   job.q_head = p.q.head;
   job.q_row = p.q.row;
@@ -111,6 +120,10 @@ Job make_job(const Problem& p, const Plan& plan, const Buffers& buffers) {
   job.out_row = p.out.row;
   job.lse_head = p.lse.head;
   job.lse_row = p.lse.row;
+  job.probs_head = p.probs.head;
+  job.probs_row = p.probs.row;
+  job.probs_key = p.probs.key;
+  job.probs_keys = p.seq_k;
   job.max_rows = plan.block_m;
   const double scale = p.scale;
   job.score_factor = static_cast<float>(p.softcap != 0 ? scale / p.softcap : scale * kLog2E);
@@ -124,6 +137,7 @@ Job make_job(const Problem& p, const Plan& plan, const Buffers& buffers) {
   job.key_mask_key = p.key_mask.key;
   job.mask = view_of(p.dense_mask, buffers.dense_mask);
   job.bias = view_of(p.bias, buffers.bias);
+  job.blocks = view_of(p.block_mask, buffers.block_mask);
   if (p.alibi.present) {
     job.alibi = buffers.alibi_slopes;
     job.alibi_batch = p.alibi.batch;
@@ -151,6 +165,7 @@ struct Run {
   const Buffers& buffers;
   const TileKernel& tile;
   Job job;
+  int64_t heads = 0;                // units side by side: unit_heads
   int64_t rows = 0;                 // of a unit
   int64_t chunks = 0;               // of each head, unless packed
   const int64_t* prefix = nullptr;  // packed: (batch + 1) units of earlier members
@@ -164,32 +179,36 @@ struct Run {
   void attend(int slot, int64_t index) const {
     const Problem& p = problem;
     Unit unit;
-    int64_t chunk;
+    int64_t chunk, head;
     if (prefix) {
       unit.batch = std::upper_bound(prefix, prefix + p.batch + 1, index) - prefix - 1;
       const int64_t within = index - prefix[unit.batch];
-      chunk = (prefix[unit.batch + 1] - prefix[unit.batch]) / p.heads_k - 1 - within / p.heads_k;
-      unit.head_k = within % p.heads_k;
+      chunk = (prefix[unit.batch + 1] - prefix[unit.batch]) / heads - 1 - within / heads;
+      head = within % heads;
     } else {
       // Last rows first: under a causal mask they have the most to do.
-      chunk = chunks - 1 - index / (p.batch * p.heads_k);
-      const int64_t within = index % (p.batch * p.heads_k);
-      unit.batch = within / p.heads_k;
-      unit.head_k = within % p.heads_k;
+      chunk = chunks - 1 - index / (p.batch * heads);
+      const int64_t within = index % (p.batch * heads);
+      unit.batch = within / heads;
+      head = within % heads;
     }
     const Member m = member_of(p, buffers, unit.batch);
-    const int64_t head_q = unit.head_k * job.group;
+    const int64_t head_q = head * job.group, head_k = head_q / p.group();
+    unit.first_head = head_q;
     unit.first_row = chunk * rows;
     unit.rows = std::min(rows, m.len_q * job.group - unit.first_row);
     unit.len_q = m.len_q;
     unit.len_k = m.len_k;
     unit.q = at(buffers.q, unit.batch * p.q.batch + head_q * p.q.head + m.start_q * p.q.row);
-    unit.k = at(buffers.k, unit.batch * p.k.batch + unit.head_k * p.k.head + m.start_k * p.k.row);
-    unit.v = at(buffers.v, unit.batch * p.v.batch + unit.head_k * p.v.head + m.start_k * p.v.row);
+    unit.k = at(buffers.k, unit.batch * p.k.batch + head_k * p.k.head + m.start_k * p.k.row);
+    unit.v = at(buffers.v, unit.batch * p.v.batch + head_k * p.v.head + m.start_k * p.v.row);
     unit.out =
         const_cast<void*>(at(buffers.out, unit.batch * p.out.batch + head_q * p.out.head + m.start_q * p.out.row));
     if (p.lse.present) {
       unit.lse = buffers.lse + unit.batch * p.lse.batch + head_q * p.lse.head + m.start_q * p.lse.row;
+    }
+    if (p.probs.present && buffers.probs) {
+      unit.probs = buffers.probs + unit.batch * p.probs.batch + head_q * p.probs.head;
     }
     if (p.key_mask.present && buffers.key_mask) {
       const int64_t first = unit.batch * p.key_mask.batch + m.start_k * p.key_mask.key;
@@ -204,20 +223,21 @@ void run(const Problem& p, const Plan& plan, const Buffers& buffers, void* works
   const TileKernel& tile = tile_kernel(p.dtype);
   Run run{p, buffers, tile, make_job(p, plan, buffers)};
   char* memory = static_cast<char*>(workspace) + plan.scratch_offset;
+  run.heads = unit_heads(p);
   run.rows = plan.block_m;
   run.scratch = memory + prefix_bytes(p);
   run.scratch_stride = thread_bytes(p, tile, run.rows);
 
   int64_t count;
   double work = 0;  // a multiply-add is two, packing an element of a key or value about 16
-  const double head_work = static_cast<double>(p.heads_k * (p.head_dim + p.head_dim_v));
+  const double head_work = static_cast<double>(run.heads * (p.head_dim + p.head_dim_v));
   if (p.packed()) {
     int64_t* prefix = reinterpret_cast<int64_t*>(memory);
     prefix[0] = 0;
     for (int64_t b = 0; b < p.batch; ++b) {
       const Member m = member_of(p, buffers, b);
       const int64_t chunks = divide_up(m.len_q * run.job.group, run.rows);
-      prefix[b + 1] = prefix[b] + chunks * p.heads_k;
+      prefix[b + 1] = prefix[b] + chunks * run.heads;
       work += head_work * static_cast<double>(m.len_k) * static_cast<double>(2 * m.len_q * run.job.group + 16 * chunks);
     }
     run.prefix = prefix;

@@ -6,6 +6,12 @@
 
 namespace flashcute::cpu {
 
+// Visible keys of a row or strip in a tile, relative to its first.
+struct Range {
+  int lo = 0, hi = 0;
+  __attribute__((always_inline)) bool empty() const { return lo >= hi; }
+};
+
 template <class K>
 struct Scratch {
   static constexpr int kStrips = 8;                       // strips whose scores are held at once
@@ -29,6 +35,7 @@ struct Scratch {
   float* key_addend;  // (kBlockN) of the key mask
   float* keep;        // (kBlockN) dropout of one row
   bool* hidden;       // (kBlockN) by the key mask
+  Range* visible;     // (rows) keys of the tile that each row may see by band and block mask; with a block mask alone
   int64_t q_stride, o_stride;
 
   static constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -63,6 +70,7 @@ struct Scratch {
     take(s.key_addend, K::kBlockN);
     take(s.keep, K::kBlockN);
     take(s.hidden, K::kBlockN);
+    take(s.visible, rows);
     return used;
   }
 

@@ -18,12 +18,6 @@ struct KeyTile {
   bool values_finite = true;  // otherwise hidden values must not even be multiplied by zero
 };
 
-// Visible keys of a row or strip in a tile, relative to its first.
-struct Range {
-  int lo = 0, hi = 0;
-  __attribute__((always_inline)) bool empty() const { return lo >= hi; }
-};
-
 template <class K>
 struct Softmax {
   using Simd = typename K::Simd;
@@ -175,8 +169,8 @@ struct Softmax {
     if (Scores<K>::has_row_terms(job)) {
       const int64_t index = unit.first_row + strip.first + r;
       const int n = (end < tile.n ? end : tile.n) - begin;
-      Scores<K>::row_terms(job, unit, unit.head_k * job.group + index % job.group, index / job.group, tile.j0 + begin,
-                           n, tile.some_hidden ? scratch.hidden + begin : nullptr, scratch.addend + begin);
+      Scores<K>::row_terms(job, unit, unit.first_head + index % job.group, index / job.group, tile.j0 + begin, n,
+                           tile.some_hidden ? scratch.hidden + begin : nullptr, scratch.addend + begin);
       addend = scratch.addend;
     }
     float* row = strip.row(r);
@@ -223,7 +217,7 @@ struct Softmax {
       const float* keep = nullptr;
       if (job.dropout) {
         const int64_t index = unit.first_row + strip.first + r;
-        Scores<K>::dropout_mask(job, unit, unit.head_k * job.group + index % job.group, index / job.group, tile.j0, end,
+        Scores<K>::dropout_mask(job, unit, unit.first_head + index % job.group, index / job.group, tile.j0, end,
                                 scratch.keep);
         keep = scratch.keep;
       }

@@ -5,16 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "flashcute/flashcute.h"
+
 namespace flashcute::cpu {
 
 constexpr int64_t kMaxHeadDim = 512;
+constexpr int kMaskBlock = FLASHCUTE_MASK_BLOCK_SIZE;
 
 enum class FloatType : int32_t { kF32, kF16, kBF16 };
 
 // A tensor of (batch, head, query, key), read element by element. Strides in elements.
 struct ScoreView {
   const void* data = nullptr;  // null: absent
-  int32_t width = 0;           // dense mask: bytes of an element
+  int32_t width = 0;           // masks: bytes of an element
   FloatType type = FloatType::kF32;
   int64_t batch = 0, head = 0, row = 0, key = 0;
 };
@@ -23,16 +26,18 @@ struct ScoreView {
 struct Job {
   int64_t head_dim = 0, head_dim_v = 0, group = 1, heads_q = 0;
   int64_t q_head = 0, q_row = 0, k_row = 0, v_row = 0, out_head = 0, out_row = 0, lse_head = 0,
-          lse_row = 0;     // elements
-  int64_t max_rows = 0;    // query rows of a unit at most
-  float score_factor = 1;  // scale * log2(e), or scale / softcap
-  float softcap_log2 = 0;  // softcap * log2(e); 0: off
+          lse_row = 0;                                                   // elements
+  int64_t probs_head = 0, probs_row = 0, probs_key = 1, probs_keys = 0;  // probs_keys: of each row, used or not
+  int64_t max_rows = 0;                                                  // query rows of a unit at most
+  float score_factor = 1;                                                // scale * log2(e), or scale / softcap
+  float softcap_log2 = 0;                                                // softcap * log2(e); 0: off
   bool left_bounded = false, right_bounded = false;
   int64_t left = 0, right = 0;
   bool top_left = false;
   int32_t key_mask_width = 0;
   int64_t key_mask_key = 1;
   ScoreView mask, bias;
+  ScoreView blocks;  // row and key strides step over kMaskBlock queries or keys
   const float* alibi = nullptr;
   int64_t alibi_batch = 0, alibi_head = 0;
   const void* sinks = nullptr;
@@ -44,14 +49,15 @@ struct Job {
   uint64_t seed = 0, offset = 0;
 };
 
-// Query rows that share a key head: row r is query r / group of head head_k * group + r % group.
+// Query rows that share a key head, and where block masks differ by head, their own head (group is then 1): row r is
+// query r / group of head first_head + r % group.
 struct Unit {
-  int64_t batch = 0, head_k = 0;
+  int64_t batch = 0, first_head = 0;
   int64_t first_row = 0, rows = 0;
   int64_t len_q = 0, len_k = 0;                         // of this member; len_k: the used part
-  const void *q = nullptr, *k = nullptr, *v = nullptr;  // row 0 of the member; q at its first head of the group
+  const void *q = nullptr, *k = nullptr, *v = nullptr;  // row 0 of the member; q at first_head
   void* out = nullptr;
-  float* lse = nullptr;
+  float *lse = nullptr, *probs = nullptr;
   const void* key_mask = nullptr;  // of key 0 of the member
 };
 

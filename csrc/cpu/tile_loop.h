@@ -32,13 +32,24 @@ class TileLoop {
   static void attend(const Job& job, const Unit& unit, void* memory) {
     TileLoop loop(job, unit, static_cast<char*>(memory));
     loop.start_rows();
-    const int64_t begin = loop.scratch_.lo[0] / K::kBlockN * K::kBlockN;
-    const int64_t end = loop.scratch_.hi[unit.rows - 1];
-    for (int64_t j0 = begin; j0 < end; j0 += K::kBlockN) {
-      const int64_t n = unit.len_k - j0 < K::kBlockN ? unit.len_k - j0 : K::kBlockN;
-      if (loop.start_tile(j0, static_cast<int>(n))) loop.visit_rows();
-    }
+    loop.visit_tiles(false);
     loop.finish_rows();
+    if (unit.probs) {
+      loop.clear_probs();
+      loop.visit_tiles(true);
+    }
+  }
+
+  // for_probs: once more, now that each row's largest score and denominator are known.
+  void visit_tiles(bool for_probs) {
+    const int64_t begin = scratch_.lo[0] / K::kBlockN * K::kBlockN;
+    const int64_t end = scratch_.hi[unit_.rows - 1];
+    for (int64_t j0 = begin; j0 < end; j0 += K::kBlockN) {
+      const int64_t n = unit_.len_k - j0 < K::kBlockN ? unit_.len_k - j0 : K::kBlockN;
+      if (!start_tile(j0, static_cast<int>(n))) continue;
+      if (for_probs) tile_.values_finite = false;  // each row's visible keys are then noted
+      visit_rows(for_probs);
+    }
   }
 
   TileLoop(const Job& job, const Unit& unit, char* memory) : job_(job), unit_(unit) {
@@ -82,11 +93,74 @@ class TileLoop {
     }
   }
 
-  // Packs keys and values; false where the key mask hides the whole tile.
+  FC_INLINE bool is_set(const ScoreView& mask, int64_t offset) {
+    switch (mask.width) {
+      case 1:
+        return static_cast<const uint8_t*>(mask.data)[offset] != 0;
+      case 2:
+        return static_cast<const uint16_t*>(mask.data)[offset] != 0;
+      case 4:
+        return static_cast<const uint32_t*>(mask.data)[offset] != 0;
+      default:
+        return static_cast<const uint64_t*>(mask.data)[offset] != 0;
+    }
+  }
+
+  // The keys of the tile that a block of queries sees. A tile has one or two blocks of keys, so they are one range.
+  Range visible_blocks(int64_t query_block) const {
+    static_assert(K::kBlockN % kMaskBlock == 0 && K::kBlockN <= 2 * kMaskBlock, "what is seen must be one range");
+    const ScoreView& mask = job_.blocks;
+    const int64_t at = unit_.batch * mask.batch + unit_.first_head * mask.head + query_block * mask.row;
+    Range range;
+    for (int lo = 0; lo < tile_.n; lo += kMaskBlock) {
+      if (!is_set(mask, at + (tile_.j0 + lo) / kMaskBlock * mask.key)) continue;
+      if (range.empty()) range.lo = lo;
+      range.hi = lo + kMaskBlock < tile_.n ? lo + kMaskBlock : tile_.n;
+    }
+    return range;
+  }
+
+  // Narrows the tile to the blocks of keys that any row sees, and finds what each row sees by band and block mask.
+  // False where there is nothing.
+  bool find_visible() {
+    const int64_t rows_of_block = kMaskBlock * job_.group;  // in a unit
+    const int64_t first_block = unit_.first_row / rows_of_block;
+    const int64_t last_block = (unit_.first_row + unit_.rows - 1) / rows_of_block;
+    Range all;
+    for (int64_t block = first_block; block <= last_block; ++block) {
+      const Range seen = visible_blocks(block);
+      if (seen.empty()) continue;
+      if (all.empty() || seen.lo < all.lo) all.lo = seen.lo;
+      if (seen.hi > all.hi) all.hi = seen.hi;
+    }
+    if (all.empty()) return false;
+    tile_.j0 += all.lo;
+    tile_.n = all.hi - all.lo;
+    bool any = false;
+    for (int64_t block = first_block, r = 0; block <= last_block; ++block) {
+      const Range seen = visible_blocks(block);
+      const int64_t next = (block + 1) * rows_of_block - unit_.first_row;
+      for (const int64_t end = next < unit_.rows ? next : unit_.rows; r < end; ++r) {
+        const Range band = clip(scratch_.lo[r], scratch_.hi[r], tile_);
+        Range& visible = scratch_.visible[r];
+        visible.lo = band.lo > seen.lo ? band.lo : seen.lo;
+        visible.hi = band.hi < seen.hi ? band.hi : seen.hi;
+        any = any || !visible.empty();
+      }
+    }
+    return any;
+  }
+
+  // Packs keys and values; false where the block mask or the key mask hides the whole tile.
   bool start_tile(int64_t j0, int n) {
     tile_.j0 = j0;
     tile_.n = n;
     tile_.some_hidden = false;
+    if (job_.blocks.data) {
+      if (!find_visible()) return false;
+      j0 = tile_.j0;
+      n = tile_.n;
+    }
     if (unit_.key_mask) {
       int visible = 0;
       switch (job_.key_mask_width) {
@@ -129,8 +203,9 @@ class TileLoop {
   }
 
   // All rows of the unit against the packed tile, kStrips strips at a time.
-  void visit_rows() {
+  void visit_rows(bool for_probs) {
     Range rows[kHeld], strips[Scratch<K>::kStrips];
+    const Range* const visible = job_.blocks.data ? scratch_.visible : nullptr;
     for (int64_t r0 = 0; r0 < unit_.rows; r0 += kHeld) {
       const int count = static_cast<int>(unit_.rows - r0 < kHeld ? unit_.rows - r0 : kHeld);
       const int strip_count = (count + kStrip - 1) / kStrip;
@@ -138,7 +213,7 @@ class TileLoop {
       for (int t = 0; t < strip_count; ++t) {
         Range all;
         for (int r = t * kStrip; r < count && r < (t + 1) * kStrip; ++r) {
-          rows[r] = clip(scratch_.lo[r0 + r], scratch_.hi[r0 + r], tile_);
+          rows[r] = visible ? visible[r0 + r] : clip(scratch_.lo[r0 + r], scratch_.hi[r0 + r], tile_);
           if (rows[r].empty()) continue;
           if (all.empty()) all = rows[r];
           if (rows[r].lo < all.lo) all.lo = rows[r].lo;
@@ -156,7 +231,9 @@ class TileLoop {
                           {r0 + r, rows_of(t, count), rows + r, strips[t], scratch_.s + r * Scratch<K>::kScoreStride,
                            scratch_.correction + r, scratch_.seen + r * Scratch<K>::kBlocks});
       }
-      if (tile_.values_finite) {
+      if (for_probs) {
+        store_probs(r0, count, rows);
+      } else if (tile_.values_finite) {
         add_outputs(r0, count, strip_count, strips);
       } else {
         add_outputs_with_care(r0, count, strips);
@@ -224,6 +301,32 @@ class TileLoop {
     }
   }
 
+  float* probs_row(int64_t r) const {
+    const int64_t row = unit_.first_row + r;
+    return unit_.probs + row % job_.group * job_.probs_head + row / job_.group * job_.probs_row;
+  }
+
+  void clear_probs() {
+    for (int64_t r = 0; r < unit_.rows; ++r) {
+      float* row = probs_row(r);
+      for (int64_t j = 0; j < job_.probs_keys; ++j) row[j * job_.probs_key] = 0;
+    }
+  }
+
+  // The tile's weights by each row's denominator, which finish_rows has left in the place of the row's output.
+  void store_probs(int64_t r0, int count, const Range* rows) {
+    for (int r = 0; r < count; ++r) {
+      if (rows[r].empty()) continue;
+      const float* weights = scratch_.s + r * Scratch<K>::kScoreStride;
+      const uint32_t* seen = scratch_.seen + r * Scratch<K>::kBlocks;
+      const float factor = scratch_.o[(r0 + r) * scratch_.o_stride];
+      float* to = probs_row(r0 + r) + tile_.j0 * job_.probs_key;
+      for (int j = rows[r].lo; j < rows[r].hi; ++j) {
+        if (seen[j / kLanes] >> (j % kLanes) & 1u) to[j * job_.probs_key] = K::weight(weights, j) * factor;
+      }
+    }
+  }
+
   float sink_of(int64_t head) const {
     const int64_t at = head * job_.sink_head;
     switch (job_.sink_type) {
@@ -246,7 +349,7 @@ class TileLoop {
       double top = scratch_.m[r], sum = l;
       float factor = gain / denominator;
       if (job_.sinks) {
-        const double sink = static_cast<double>(sink_of(unit_.head_k * job_.group + g)) * 1.4426950408889634;
+        const double sink = static_cast<double>(sink_of(unit_.first_head + g)) * 1.4426950408889634;
         const double both = top >= sink ? top : sink;  // a NaN sink makes NaN, also of an empty row's LSE
         if (both == -__builtin_inf()) {
           sum = 0;
@@ -260,12 +363,13 @@ class TileLoop {
       }
       const bool none = l == 0;  // no visible key
       Element* out = static_cast<Element*>(unit_.out) + g * job_.out_head + i * job_.out_row;
-      const float* o = scratch_.o + r * scratch_.o_stride;
+      float* o = scratch_.o + r * scratch_.o_stride;
       const Vec scale = Simd::set1(factor);
       for (int64_t c = 0; c < job_.head_dim_v; c += kLanes) {
         const int n = static_cast<int>(job_.head_dim_v - c < kLanes ? job_.head_dim_v - c : kLanes);
         Simd::store(out + c, none ? Simd::zero() : Simd::mul(Simd::load(o + c), scale), n);
       }
+      if (unit_.probs) o[0] = factor;
       if (unit_.lse) {
         const double log_sum = sum == 0 ? -__builtin_inf() : (top + ::log2(sum)) * 0.6931471805599453;
         unit_.lse[g * job_.lse_head + i * job_.lse_row] = static_cast<float>(log_sum);

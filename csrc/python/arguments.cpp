@@ -8,34 +8,12 @@ namespace flashcute::python {
 
 namespace {
 
-constexpr const char* kNames[kArgCount] = {"q",
-                                           "k",
-                                           "v",
-                                           "out",
-                                           "scale",
-                                           "causal",
-                                           "alignment",
-                                           "window",
-                                           "mask",
-                                           "bias",
-                                           "softcap",
-                                           "alibi_slopes",
-                                           "sinks",
-                                           "dropout_p",
-                                           "seed",
-                                           "offset",
-                                           "cu_seqlens_q",
-                                           "cu_seqlens_k",
-                                           "max_seqlen_q",
-                                           "max_seqlen_k",
-                                           "seqused_k",
-                                           "layout",
-                                           "return_lse",
-                                           "backend",
-                                           "checked",
-                                           "workspace",
-                                           "stream",
-                                           "lse"};
+constexpr const char* kNames[kArgCount] = {
+    "q",         "k",      "v",          "out",          "scale",        "causal",       "alignment",
+    "window",    "mask",   "block_mask", "bias",         "softcap",      "alibi_slopes", "sinks",
+    "dropout_p", "seed",   "offset",     "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k",
+    "seqused_k", "layout", "return_lse", "return_probs", "backend",      "checked",      "workspace",
+    "stream",    "lse",    "probs"};
 
 // Names that other libraries have and a later release may bring: refused with what they are.
 struct Refused {
@@ -247,6 +225,7 @@ Options parse_options(const char* function, const Arguments& arguments) {
   if (PyObject* value = given(kArgMaxSeqlenK)) options.max_seqlen_k = parse_length(where(kArgMaxSeqlenK), value);
   if (PyObject* value = given(kArgLayout)) options.layout = parse_layout(where(kArgLayout), value);
   if (PyObject* value = given(kArgReturnLse)) options.return_lse = parse_bool(where(kArgReturnLse), value);
+  if (PyObject* value = given(kArgReturnProbs)) options.return_probs = parse_bool(where(kArgReturnProbs), value);
   if (PyObject* value = given(kArgBackend)) options.backend = parse_choice(where(kArgBackend), value, kBackends);
   options.checked =
       given(kArgChecked) ? parse_bool(where(kArgChecked), given(kArgChecked)) : checked_by_environment(function);

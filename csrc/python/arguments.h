@@ -18,6 +18,7 @@ enum Arg : int {
   kArgAlignment,
   kArgWindow,
   kArgMask,
+  kArgBlockMask,
   kArgBias,
   kArgSoftcap,
   kArgAlibiSlopes,
@@ -32,11 +33,13 @@ enum Arg : int {
   kArgSequsedK,
   kArgLayout,
   kArgReturnLse,
+  kArgReturnProbs,
   kArgBackend,
   kArgChecked,
   kArgWorkspace,
   kArgStream,
   kArgLse,
+  kArgProbs,
   kArgCount
 };
 
@@ -46,12 +49,12 @@ constexpr uint32_t bit(Arg arg) {
   return 1u << arg;
 }
 inline constexpr uint32_t kAllArgs = (1u << kArgCount) - 1;
-inline constexpr uint32_t kFunctionArgs = kAllArgs & ~bit(kArgLse);
+inline constexpr uint32_t kFunctionArgs = kAllArgs & ~(bit(kArgLse) | bit(kArgProbs));
 inline constexpr uint32_t kCreationArgs = kFunctionArgs & ~(bit(kArgWorkspace) | bit(kArgStream));
-inline constexpr uint32_t kRunArgs = bit(kArgQ) | bit(kArgK) | bit(kArgV) | bit(kArgOut) | bit(kArgLse) |
-                                     bit(kArgMask) | bit(kArgBias) | bit(kArgAlibiSlopes) | bit(kArgSinks) |
-                                     bit(kArgSeed) | bit(kArgOffset) | bit(kArgCuSeqlensQ) | bit(kArgCuSeqlensK) |
-                                     bit(kArgSequsedK) | bit(kArgWorkspace) | bit(kArgStream);
+inline constexpr uint32_t kRunArgs =
+    bit(kArgQ) | bit(kArgK) | bit(kArgV) | bit(kArgOut) | bit(kArgLse) | bit(kArgProbs) | bit(kArgMask) |
+    bit(kArgBlockMask) | bit(kArgBias) | bit(kArgAlibiSlopes) | bit(kArgSinks) | bit(kArgSeed) | bit(kArgOffset) |
+    bit(kArgCuSeqlensQ) | bit(kArgCuSeqlensK) | bit(kArgSequsedK) | bit(kArgWorkspace) | bit(kArgStream);
 
 // Borrowed references; null where absent or None.
 using Arguments = std::array<PyObject*, kArgCount>;
@@ -63,7 +66,7 @@ void parse_arguments(const char* function, uint32_t allowed, PyObject* const* va
 enum class Layout : uint8_t { kBhsd, kBshd, kHsd, kShd };
 
 struct Options {
-  bool has_scale = false, causal = false, return_lse = false, checked = false;
+  bool has_scale = false, causal = false, return_lse = false, return_probs = false, checked = false;
   float scale = 0.0f, softcap = 0.0f, dropout_p = 0.0f;
   int32_t alignment = FLASHCUTE_ALIGNMENT_BOTTOM_RIGHT;
   int32_t backend = FLASHCUTE_BACKEND_AUTO;

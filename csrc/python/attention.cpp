@@ -21,8 +21,15 @@ PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObje
     const View out = out_geometry(call[kQ], call[kV], {kFunction, "q"});
     const View lse = lse_geometry(call[kQ], options);
     call.bind_results(out, options.return_lse ? &lse : nullptr);
-    const auto plan = find_plan(kFunction, call.device(), options, call.views(), call.alignment());
-    return call.run(*plan, options.return_lse);
+    Views views = call.views();
+    View probs;
+    if (options.return_probs) {
+      probs = probs_geometry(call[kQ], call[kK], options);
+      views[kProbs] = &probs;
+    }
+    const auto plan = find_plan(kFunction, call.device(), options, views, call.alignment());
+    if (options.return_probs) call.bind_probs(probs);
+    return call.run(*plan, options);
   } catch (...) {
     set_python_error();
     return nullptr;
@@ -31,14 +38,15 @@ PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObje
 
 constexpr const char* kAttentionDoc =
     "attention(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), mask=None, "
-    "bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, cu_seqlens_q=None, "
-    "cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', return_lse=False, "
-    "backend='auto', checked=None, workspace=None, stream=None)\n"
+    "block_mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, "
+    "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', "
+    "return_lse=False, return_probs=False, backend='auto', checked=None, workspace=None, stream=None)\n"
     "--\n\n"
     R"(Exact attention: softmax(scale * q @ k.T + ...) @ v, without the matrix of scores.
 
 q, k and v are tensors that speak DLPack (NumPy, PyTorch, JAX, CuPy, ...), all on one device, which decides where the
-work runs. The result is of q's kind: `out`, or `(out, lse)` with return_lse.
+work runs. The results are of q's kind: `out`, or `(out, lse)` with return_lse, `(out, probs)` with return_probs and
+`(out, lse, probs)` with both.
 
 q, k, v        (batch, heads, seq, head_dim) with layout 'bhsd', (batch, seq, heads, head_dim) with 'bshd'; three axes
                are one batch entry. With cu_seqlens they are packed: 'hsd' or 'shd'. k and v may have fewer heads, of
@@ -49,6 +57,9 @@ causal         row i sees the keys j <= i + seq_k - seq_q ('bottom_right') or j 
 window         (left, right) keys beside that diagonal, both inclusive; -1 is unbounded. causal means right = 0.
 mask           bool or integer: (seq_k,) or (batch, seq_k) says which keys take part, four axes broadcastable to
                (batch, heads_q, seq_q, seq_k) which pairs. Packed: (total_k,).
+block_mask     bool or integer (batch or 1, heads_q or 1, ceil(seq_q / 128), ceil(seq_k / 128)): which blocks of 128
+               queries see which blocks of 128 keys, counted from row 0 and key 0 whatever the alignment. It narrows what
+               the other masks and bounds leave, and blocks that it hides are skipped: they cost no time. Not packed.
 bias           added to the scores: four axes broadcastable to (batch, heads_q, seq_q, seq_k), q's dtype or float32.
 softcap        scores become softcap * tanh(scores / softcap); 0 is off.
 alibi_slopes   (heads_q,) or (batch, heads_q) float32.
@@ -58,6 +69,10 @@ cu_seqlens_q, cu_seqlens_k   (batch + 1,) int32: where each member of a packed b
                max_seqlen_k bound their lengths; None is the total.
 seqused_k      (batch,) int32: how many keys of each member are in use.
 return_lse     also return the log of the denominator, float32 (batch, heads_q, seq_q), packed (heads_q, total_q).
+return_probs   also return the weights that v's rows were multiplied by, the softmax after dropout: (batch, heads_q,
+               seq_q, seq_k), without the batch where q has none, 0 where a row does not see a key. For tests: at most
+               2**26 elements, not packed, and the call takes twice its time. They are float32 whatever q's dtype is, as
+               lse is: a test then sees the errors of the weights themselves, not those of a rounding on the way out.
 backend        'auto', 'cpu', 'cuda', 'sm80' or 'sm90'.
 checked        True reads lengths on the device first and raises on a bad one. None asks FLASHCUTE_CHECKED.
 workspace      memory to use instead of an allocation (see AttentionDescriptor.workspace_size).

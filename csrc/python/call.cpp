@@ -14,9 +14,10 @@ struct TensorArg {
   Use use;
 };
 constexpr TensorArg kOptionalTensors[] = {
-    {kBias, kArgBias, Use::kScores},           {kAlibi, kArgAlibiSlopes, Use::kRows},
-    {kSinks, kArgSinks, Use::kRows},           {kCuSeqlensQ, kArgCuSeqlensQ, Use::kRows},
-    {kCuSeqlensK, kArgCuSeqlensK, Use::kRows}, {kSequsedK, kArgSequsedK, Use::kRows},
+    {kBlockMask, kArgBlockMask, Use::kScores}, {kBias, kArgBias, Use::kScores},
+    {kAlibi, kArgAlibiSlopes, Use::kRows},     {kSinks, kArgSinks, Use::kRows},
+    {kCuSeqlensQ, kArgCuSeqlensQ, Use::kRows}, {kCuSeqlensK, kArgCuSeqlensK, Use::kRows},
+    {kSequsedK, kArgSequsedK, Use::kRows},
 };
 
 // The tangent of a dual tensor would be lost as silently as a gradient, and grad mode does not switch it off.
@@ -105,6 +106,14 @@ View lse_geometry(const View& q, const Options& options) {
   return lse;
 }
 
+View probs_geometry(const View& q, const View& k, const Options& options) {
+  View probs = lse_geometry(q, options);
+  const int rows = options.rows_first() ? k.ndim - 3 : k.ndim - 2;
+  probs.shape[probs.ndim++] = k.ndim == q.ndim ? k.shape[rows] : 0;  // otherwise the library refuses k
+  probs.make_contiguous();
+  return probs;
+}
+
 void Call::read(Slot slot, Arg arg, Use use) {
   PyObject* x = arguments_[arg];
   Tensor& tensor = tensors_.add(slot);
@@ -157,6 +166,10 @@ void Call::bind_results(const View& out, const View* lse) {
   if (lse) bind_result(kLse, kArgLse, *lse, -std::numeric_limits<double>::infinity(), lse_);
 }
 
+void Call::bind_probs(const View& probs) {
+  bind_result(kProbs, kArgProbs, probs, 0.0, probs_);
+}
+
 void Call::bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset) {
   if (tensors_.has(kDropoutState)) return;
   seed_ = default_seed;
@@ -187,7 +200,7 @@ uint32_t Call::alignment() const {
   return static_cast<uint32_t>(bits & -bits);
 }
 
-PyObject* Call::run(const Plan& plan, bool return_lse) {
+PyObject* Call::run(const Plan& plan, const Options& options) {
   Workspace workspace;
   if (plan.workspace() != 0 || arguments_[kArgWorkspace]) {
     workspace.prepare(plan.workspace(), arguments_[kArgWorkspace], tensors_[kQ], where(kArgWorkspace), stream_);
@@ -204,6 +217,8 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
   buffers.dropout_state = static_cast<const uint64_t*>(data_of(kDropoutState));
   buffers.seed = seed_;
   buffers.offset = offset_;
+  buffers.block_mask = data_of(kBlockMask);
+  buffers.probs = static_cast<float*>(data_of(kProbs));
 
   StreamOrder order(function_, device(), stream_);
   tensors_.for_each([&](Slot, const Tensor& tensor) { order.add(tensor); });
@@ -212,6 +227,7 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
 
   if (arguments_[kArgOut]) announce_write(tensors_[kOut], where(kArgOut));
   if (lse_.is_valid() && arguments_[kArgLse]) announce_write(tensors_[kLse], where(kArgLse));
+  if (probs_.is_valid() && arguments_[kArgProbs]) announce_write(tensors_[kProbs], where(kArgProbs));
 
   flashcuteStatus_t status;
   {
@@ -225,9 +241,14 @@ PyObject* Call::run(const Plan& plan, bool return_lse) {
   order.after_work();
 
   if (tensors_[kOut].made_here()) out_ = to_caller(tensors_[kQ], std::move(out_), where(kArgOut));
-  if (!return_lse) return out_.release().ptr();
-  if (tensors_[kLse].made_here()) lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
-  return nb::make_tuple(out_, lse_).release().ptr();
+  if (!options.return_lse && !options.return_probs) return out_.release().ptr();
+  if (options.return_lse && tensors_[kLse].made_here()) {
+    lse_ = to_caller(tensors_[kQ], std::move(lse_), where(kArgLse));
+  }
+  if (!options.return_probs) return nb::make_tuple(out_, lse_).release().ptr();
+  if (tensors_[kProbs].made_here()) probs_ = to_caller(tensors_[kQ], std::move(probs_), where(kArgProbs));
+  if (!options.return_lse) return nb::make_tuple(out_, probs_).release().ptr();
+  return nb::make_tuple(out_, lse_, probs_).release().ptr();
 }
 
 }  // namespace flashcute::python

@@ -26,6 +26,8 @@ class Call {
   void read_inputs();
   // `out` and `lse` as given, or new ones.
   void bind_results(const View& out_geometry, const View* lse_geometry);
+  // `probs` as given, or a new one. After the plan is found, which refuses a problem too large for it.
+  void bind_probs(const View& geometry);
   // seed and offset by value, unless `seed` was a tensor. Throws where dropout has no seed.
   void bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset);
 
@@ -35,8 +37,8 @@ class Call {
   Device device() const { return tensors_[kQ].view.device; }
   const View& operator[](Slot slot) const { return tensors_[slot].view; }
 
-  // Runs and returns what the caller gets: out or (out, lse).
-  PyObject* run(const Plan& plan, bool return_lse);
+  // Runs and returns what the caller gets: out, or the tuple of out, lse and probs, of the last two what was asked for.
+  PyObject* run(const Plan& plan, const Options& options);
 
  private:
   Where where(Arg arg) const { return {function_, name_of(arg)}; }
@@ -50,7 +52,7 @@ class Call {
   Stream stream_;
   GradGuard grad_;
   TensorSet tensors_;
-  nb::object out_, lse_;
+  nb::object out_, lse_, probs_;
   bool dense_mask_ = false;  // tensors_[kKeyMask] stands for kDenseMask
   uint64_t seed_ = 0, offset_ = 0;
 };
@@ -63,5 +65,6 @@ Slot mask_slot(const View& mask, bool packed, Where where);
 // The contiguous results of a problem, in the caller's axis order. Throws where q and v have no such shape.
 View out_geometry(const View& q, const View& v, Where where);
 View lse_geometry(const View& q, const Options& options);
+View probs_geometry(const View& q, const View& k, const Options& options);
 
 }  // namespace flashcute::python

@@ -20,8 +20,10 @@ constexpr SlotArg kSlotArgs[] = {{kQ, kArgQ},
                                  {kV, kArgV},
                                  {kOut, kArgOut},
                                  {kLse, kArgLse},
+                                 {kProbs, kArgProbs},
                                  {kKeyMask, kArgMask},
                                  {kDenseMask, kArgMask},
+                                 {kBlockMask, kArgBlockMask},
                                  {kBias, kArgBias},
                                  {kAlibi, kArgAlibiSlopes},
                                  {kSinks, kArgSinks},
@@ -104,16 +106,16 @@ void create(State& state, const Arguments& arguments) {
   };
   for (const auto [slot, arg] : kSlotArgs) {
     PyObject* x = arguments[arg];
-    if (!x || slot == kDenseMask || slot == kLse) continue;
+    if (!x || slot == kDenseMask) continue;  // lse and probs are a run's alone
     const Where where{kCreate, name_of(arg)};
     if (slot == kDropoutState) {
       View probe;
       if (!is_tensor_seed(x) && !read_tensor_descriptor(x, where, Use::kRows, probe)) continue;
     }
-    const Use use = slot == kOut       ? Use::kWritten
-                    : slot == kKeyMask ? Use::kMask
-                    : slot == kBias    ? Use::kScores
-                                       : Use::kRows;
+    const Use use = slot == kOut                          ? Use::kWritten
+                    : slot == kKeyMask                    ? Use::kMask
+                    : slot == kBias || slot == kBlockMask ? Use::kScores
+                                                          : Use::kRows;
     View view;
     read_geometry(x, where, use, stream, grad, view);
     if (slot != kQ && view.device != state.views[kQ].device) {
@@ -133,6 +135,10 @@ void create(State& state, const Arguments& arguments) {
   if (options.return_lse) {
     state.views[kLse] = lse_geometry(state.views[kQ], options);
     declare(kLse);
+  }
+  if (options.return_probs) {
+    state.views[kProbs] = probs_geometry(state.views[kQ], state.views[kK], options);
+    declare(kProbs);
   }
   if (arguments[kArgSeed] && !state.declared[kDropoutState]) {
     state.has_seed = true;
@@ -183,6 +189,10 @@ PyObject* run(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObjec
     if (arguments[kArgLse] && !state.declared[kLse]) {
       fail(FLASHCUTE_STATUS_BAD_PARAM, {kRun, "lse"}, "expected none, as the descriptor was made without return_lse");
     }
+    if (arguments[kArgProbs] && !state.declared[kProbs]) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, {kRun, "probs"},
+           "expected none, as the descriptor was made without return_probs");
+    }
     Call call(kRun, arguments);
     call.read_inputs();
     if (call.device() != state.plan->device()) {
@@ -191,8 +201,9 @@ PyObject* run(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObjec
     }
     call.bind_seed(state.options, state.has_seed || state.declared[kDropoutState], state.seed, state.offset);
     call.bind_results(state.views[kOut], state.declared[kLse] ? &state.views[kLse] : nullptr);
+    if (state.declared[kProbs]) call.bind_probs(state.views[kProbs]);
     compare(state, call.views());
-    return call.run(*state.plan, state.options.return_lse);  // the caller keeps `self` alive, and it the plan
+    return call.run(*state.plan, state.options);  // the caller keeps `self` alive, and it the plan
   } catch (...) {
     set_python_error();
     return nullptr;
@@ -257,9 +268,9 @@ PyObject* plan(PyObject* self, void*) {
 
 constexpr const char* kDescriptorDoc =
     "AttentionDescriptor(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), "
-    "mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, "
-    "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', "
-    "return_lse=False, backend='auto', checked=None)\n"
+    "mask=None, block_mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, "
+    "offset=0, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, "
+    "layout='bhsd', return_lse=False, return_probs=False, backend='auto', checked=None)\n"
     "--\n\n"
     R"(An attention problem without its data: checked and planned once, run many times.
 
@@ -269,11 +280,13 @@ may be left out), and one not given here must not.
 )";
 
 constexpr const char* kRunDoc =
-    "run($self, q, k, v, *, out=None, lse=None, mask=None, bias=None, alibi_slopes=None, sinks=None, seed=None, "
-    "offset=0, cu_seqlens_q=None, cu_seqlens_k=None, seqused_k=None, workspace=None, stream=None)\n"
+    "run($self, q, k, v, *, out=None, lse=None, probs=None, mask=None, block_mask=None, bias=None, alibi_slopes=None, "
+    "sinks=None, seed=None, offset=0, cu_seqlens_q=None, cu_seqlens_k=None, seqused_k=None, workspace=None, "
+    "stream=None)\n"
     "--\n\n"
-    R"(Computes attention of tensors like those that the descriptor was made for: `out`, or `(out, lse)` where it was made
-with return_lse. out, lse and workspace are allocated where they are not given.
+    R"(Computes attention of tensors like those that the descriptor was made for: `out`, or the tuple of out, lse and probs
+with what it was made for by return_lse and return_probs. out, lse, probs and workspace are allocated where they are not
+given.
 )";
 
 }  // namespace

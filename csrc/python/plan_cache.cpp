@@ -27,7 +27,8 @@ class Key {
     push(static_cast<uint64_t>(device.type) << 32 | static_cast<uint32_t>(device.id));
     push(static_cast<uint64_t>(options.has_scale) | options.causal << 1 | options.return_lse << 2 |
          options.checked << 3 | options.packed << 4 | options.alignment << 5 | static_cast<int>(options.layout) << 6 |
-         options.backend << 8 | static_cast<uint64_t>(min_alignment) << 16);
+         options.backend << 8 | static_cast<uint64_t>(options.return_probs) << 11 |
+         static_cast<uint64_t>(min_alignment) << 16);
     push(bits(options.scale) << 32 | bits(options.softcap));
     push(bits(options.dropout_p) << 32 |
          static_cast<uint32_t>(device.is_gpu() ? 0 : flashcuteGetNumThreads()));  // a CPU plan counts its threads
@@ -164,6 +165,8 @@ Plan::Plan(const char* function, Device device, const Options& options, const Vi
   given.cu_seqlens_k = native[kCuSeqlensK].get();
   given.seqused_k = native[kSequsedK].get();
   given.dropout_state = native[kDropoutState].get();
+  given.block_mask = native[kBlockMask].get();
+  given.probs = native[kProbs].get();
   check(flashcuteCreateFlashAttentionDescriptor(handle, &descriptor_, native[kOut].get(), native[kQ].get(),
                                                 native[kK].get(), native[kV].get(), native[kKeyMask].get(), &given),
         function);

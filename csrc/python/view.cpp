@@ -54,10 +54,10 @@ int64_t View::numel() const {
 }
 
 void View::make_contiguous() {
-  int64_t stride = 1;
+  uint64_t stride = 1;  // may wrap around for probs, which the library then refuses by their shape
   for (int i = ndim - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= shape[i] > 0 ? shape[i] : 1;
+    strides[i] = static_cast<int64_t>(stride);
+    stride *= static_cast<uint64_t>(shape[i] > 0 ? shape[i] : 1);
   }
 }
 

@@ -64,12 +64,15 @@ def _exact(inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, rows: Tensor, place:
     if "mask" in tensors:
         mask = tensors["mask"]
         hidden |= ~(mask[b, 0, rows] if mask.ndim == 4 else mask[b][None, :])
+    if "block_mask" in tensors:
+        blocks = tensors["block_mask"][0, 0]
+        hidden |= ~blocks[rows[:, None] // reference.MASK_BLOCK, keys // reference.MASK_BLOCK]
     scores = scores.masked_fill(hidden, -math.inf)
     if "sinks" in tensors:
         sink = tensors["sinks"][h].double().expand(scores.shape[0], 1)
         weights = torch.cat([scores, sink], dim=1).softmax(-1)[:, :-1]
     else:
-        weights = scores.softmax(-1)
+        weights = scores.softmax(-1).nan_to_num()  # a block mask may leave a row without keys
     if "dropout_p" in options:
         p = options["dropout_p"]
         head = b * case.heads[0] + h

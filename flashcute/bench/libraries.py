@@ -22,7 +22,7 @@ from flashcute.bench.problems import Inputs
 from flashcute.cli.problem import longest
 
 _LONGEST_QUOTE = 140
-_TENSOR_NAMES = {"dense_mask": "pair mask", "mask": "key mask", "alibi_slopes": "ALiBi"}
+_TENSOR_NAMES = {"dense_mask": "pair mask", "block_mask": "block mask", "mask": "key mask", "alibi_slopes": "ALiBi"}
 
 
 class CannotDoError(Exception):

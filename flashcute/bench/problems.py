@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashcute.cli.cases import Array, Case
+from flashcute.cli.cases import Array, Case, draw_block_mask
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -66,7 +66,7 @@ class Inputs:
     v: Tensor
     out: Tensor
     tensors: dict[str, Tensor]  # optional ones, by keyword of flashcute.attention
-    lengths: dict[str, Array]  # those of them that are lengths, on the host
+    lengths: dict[str, Array]  # those of them that the work depends on, lengths and block masks, on the host
 
 
 def problems(mode: str, sizes: Sizes, gpu: bool) -> list[Problem]:
@@ -170,6 +170,7 @@ def _features(sizes: Sizes, gpu: bool) -> list[Problem]:
         "softcap 20": replace(base, options={"softcap": 20.0}),
         "key mask": replace(base, tensors=("mask",)),
         "pair mask": replace(base, tensors=("dense_mask",)),
+        "block mask": replace(base, tensors=("block_mask",)),
         "bias": replace(base, tensors=("bias",)),
         "ALiBi, causal": replace(base, options={"causal": True}, tensors=("alibi_slopes",)),
         "sinks, causal": replace(base, options={"causal": True}, tensors=("sinks",)),
@@ -209,6 +210,11 @@ def _optional_tensors(
             tensors["mask"] = torch.rand((case.batch, seq_k), generator=random, device=device) < 0.7
         elif name == "dense_mask":
             tensors["mask"] = torch.rand((case.batch, 1, seq_q, seq_k), generator=random, device=device) < 0.7
+        elif name == "block_mask":
+            mask = draw_block_mask((1, 1), case.seq, np.random.default_rng(case.seq))  # the same for every run
+            mask |= np.eye(*mask.shape[2:]) != 0  # so that every row sees something
+            lengths["block_mask"] = mask
+            tensors["block_mask"] = torch.from_numpy(mask).to(device)
         elif name == "bias":
             shape = (1, heads, seq_q, seq_k)
             tensors["bias"] = torch.randn(shape, generator=random, device=device, dtype=DTYPES[case.dtype])

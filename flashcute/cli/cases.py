@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flashcute.reference import MASK_BLOCK
+
 Array = npt.NDArray[Any]
 
 
@@ -23,7 +25,7 @@ class Case:
     seq: tuple[int, int]  # of q, of k and v; packed: the lengths add up to these
     head_dim: tuple[int, int]  # of q and k, of v and out
     options: dict[str, Any] = field(default_factory=dict)
-    tensors: tuple[str, ...] = ()  # of mask, dense_mask, bias, alibi_slopes, sinks, seqused_k, cu_seqlens
+    tensors: tuple[str, ...] = ()  # of mask, dense_mask, block_mask, bias, alibi_slopes, sinks, seqused_k, cu_seqlens
     quick: bool = False
     long: bool = False  # too long for the oracle: heads and rows are sampled. Without optional tensors or a layout
 
@@ -41,6 +43,7 @@ class Case:
         """What the problem has beyond q, k and v; without the kind of heads, which the shape shows too, if need be."""
         names = {
             "dense_mask": "pair mask",
+            "block_mask": "block mask",
             "alibi_slopes": "ALiBi",
             "seqused_k": "seqused",
             "cu_seqlens": "packed",
@@ -54,7 +57,7 @@ class Case:
             elif name == "alignment":
                 words.append(str(value).replace("_", " "))
             elif value is True:
-                words.append(name)
+                words.append(name.removeprefix("return_"))
             elif name != "seed":
                 words.append(f"{name.removesuffix('_p')} {value:g}")
         words += [names.get(name, name) for name in self.tensors]
@@ -102,7 +105,9 @@ def _features() -> Iterator[Case]:
     yield replace(base, tensors=("sinks",))
     yield replace(base, tensors=("bias",))
     yield replace(base, tensors=("dense_mask",))
+    yield replace(base, tensors=("block_mask",), seq=(400, 700))
     yield replace(base, options={"dropout_p": 0.2, "seed": 1234})
+    yield replace(base, options={"return_probs": True})
     yield replace(base, tensors=("seqused_k",), options={"causal": True})
     yield replace(base, tensors=("cu_seqlens",), batch=5, seq=(300, 400), options={"causal": True, "layout": "hsd"})
     every = {"window": (100, 5), "softcap": 15.0, "dropout_p": 0.1, "seed": 99}
@@ -167,6 +172,7 @@ def draw_optional(case: Case, random: np.random.Generator) -> dict[str, Array]:
     makers: dict[str, Callable[[], Array]] = {
         "mask": lambda: random.random(keys) < 0.7,
         "dense_mask": lambda: random.random((case.batch, 1, seq_q, seq_k)) < 0.7,
+        "block_mask": lambda: draw_block_mask((case.batch, heads_q), case.seq, random),
         "bias": lambda: random.standard_normal((1, heads_q, seq_q, seq_k), dtype=np.float32),
         "alibi_slopes": lambda: np.exp2(-8.0 * (np.arange(heads_q) + 1) / heads_q).astype(np.float32),
         "sinks": lambda: random.standard_normal(heads_q, dtype=np.float32),
@@ -174,6 +180,16 @@ def draw_optional(case: Case, random: np.random.Generator) -> dict[str, Array]:
     }
     named = [name for name in case.tensors if name != "cu_seqlens"]
     return {"mask" if name == "dense_mask" else name: makers[name]() for name in named}
+
+
+def blocks(length: int) -> int:
+    """Of a block mask, along an axis of that length."""
+    return -(-length // MASK_BLOCK)
+
+
+def draw_block_mask(lead: tuple[int, int], seq: tuple[int, int], random: np.random.Generator) -> Array:
+    """Half of the blocks, each batch entry and head its own."""
+    return np.asarray(random.random((*lead, blocks(seq[0]), blocks(seq[1]))) < 0.5)
 
 
 def _cumulative(random: np.random.Generator, batch: int, total: int) -> Array:
@@ -187,9 +203,15 @@ def work(case: Case, tensors: dict[str, Array]) -> float:
     return 2.0 * case.heads[0] * visible_pairs(case, tensors) * sum(case.head_dim)
 
 
-def visible_pairs(case: Case, tensors: dict[str, Array]) -> int:
-    """Pairs of a row and a key that its bounds let it see, of one head of all batch entries."""
-    return sum(times * _pairs(case.options, *seq) for seq, times in _counted_lengths(case, tensors))
+def visible_pairs(case: Case, tensors: dict[str, Array]) -> float:
+    """Pairs of a row and a key that its bounds and block mask let it see, of one head of all batch entries.
+
+    Where the block masks of heads differ, that is their mean.
+    """
+    if "block_mask" not in tensors:
+        return sum(times * _pairs(case.options, *seq) for seq, times in _counted_lengths(case, tensors))
+    mask = np.broadcast_to(tensors["block_mask"] != 0, (case.batch, *tensors["block_mask"].shape[1:])).mean(axis=1)
+    return sum(_block_pairs(case.options, *seq, mask[b]) for b, seq in enumerate(lengths(case, tensors)))
 
 
 def seen_keys(case: Case, tensors: dict[str, Array]) -> int:
@@ -238,6 +260,15 @@ def _pairs(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
     first, end = _bounds(options, seq_q, seq_k)
     before_end = seq_q * seq_k if end is None else _clipped_sum(end, seq_q, seq_k)
     return before_end - (0 if first is None else _clipped_sum(first, seq_q, seq_k))
+
+
+def _block_pairs(options: dict[str, Any], seq_q: int, seq_k: int, share: Array) -> float:
+    """Pairs in each block of rows and keys, times the share of heads that see it."""
+    first, end = _bounds(options, seq_q, seq_k)
+    rows, start = np.arange(seq_q)[:, None], np.arange(share.shape[1]) * MASK_BLOCK
+    low = start if first is None else np.maximum(start, rows + first)
+    high = np.minimum(start + MASK_BLOCK, seq_k if end is None else np.minimum(rows + end, seq_k))
+    return float((np.maximum(high - low, 0) * share[np.arange(seq_q) // MASK_BLOCK]).sum())
 
 
 def _clipped_sum(start: int, count: int, top: int) -> int:

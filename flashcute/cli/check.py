@@ -105,15 +105,19 @@ def _compute(device: str, case: Case, inputs: Inputs, random: np.random.Generato
     lse = DeviceArray.from_numpy(np.full(_lse_shape(case, inputs.q.shape), np.nan, dtype=np.float32), device)
 
     desc = flashcute.AttentionDescriptor(q, k, v, out=out, return_lse=True, **case.options, **tensors)
-    state = {name: case.options[name] for name in ("seed",) if name in case.options}
+    state: dict[str, Any] = {name: case.options[name] for name in ("seed",) if name in case.options}
+    probs = None
+    if case.options.get("return_probs"):
+        unset = np.full((case.batch, case.heads[0], *case.seq), np.nan, dtype=np.float32)
+        state["probs"] = probs = DeviceArray.from_numpy(unset, device)
 
     def launch() -> None:
         desc.run(q, k, v, out=out, lse=lse, **tensors, **state)
 
     launch()
-    got, got_lse = out.numpy(), lse.numpy()
+    got, got_lse, got_probs = out.numpy(), lse.numpy(), None if probs is None else probs.numpy()
     seconds = _seconds(launch, out.synchronize)
-    verdict = _judge(case, inputs, got, got_lse, random)
+    verdict = _judge(case, inputs, got, got_lse, got_probs, random)
     return Outcome(
         case,
         "pass" if verdict.ok else "MISS",
@@ -146,11 +150,13 @@ def _seconds(launch: Callable[[], None], synchronize: Callable[[], None]) -> flo
     return min(batch(count) for _ in range(_TIMED_BATCHES))
 
 
-def _judge(case: Case, inputs: Inputs, out: Array, lse: Array, random: np.random.Generator) -> reference.Verdict:
+def _judge(
+    case: Case, inputs: Inputs, out: Array, lse: Array, probs: Array | None, random: np.random.Generator
+) -> reference.Verdict:
     if case.long:
         return _judge_sample(case, inputs, out, lse, random)
     options = {**case.options, **inputs.tensors}
-    return reference.judge(out, lse, inputs.q, inputs.k, inputs.v, dtype=case.dtype, **options)
+    return reference.judge(out, lse, inputs.q, inputs.k, inputs.v, probs=probs, dtype=case.dtype, **options)
 
 
 def _judge_sample(case: Case, inputs: Inputs, out: Array, lse: Array, random: np.random.Generator) -> reference.Verdict:

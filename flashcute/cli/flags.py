@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-OPTIONAL_TENSORS = ("mask", "dense_mask", "bias", "alibi_slopes", "sinks", "seqused_k")
+OPTIONAL_TENSORS = ("mask", "dense_mask", "block_mask", "bias", "alibi_slopes", "sinks", "seqused_k")
 BATCH, SEQ = 1, 4096  # of `explain` and `profile`
 
 
@@ -59,6 +59,7 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
     of.add_argument("--softcap", type=float, metavar="X")
     of.add_argument("--dropout", type=float, metavar="P")
     of.add_argument("--lse", action="store_true", help="the log-sum-exp is asked for too")
+    of.add_argument("--probs", action="store_true", help="the weights are asked for too")
     of.add_argument(
         "--with", dest="tensors", choices=OPTIONAL_TENSORS, nargs="+", default=[], metavar="TENSOR",
         help=f"optional tensors: {', '.join(OPTIONAL_TENSORS)}",

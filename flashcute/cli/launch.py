@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for _ in range(arguments.runs):
         result = descriptor.run(q, k, v, **tensors, **seed)
-    (result[0] if arguments.lse else result).synchronize()
+    (result[0] if isinstance(result, tuple) else result).synchronize()
     return 0
 
 

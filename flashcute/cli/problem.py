@@ -9,7 +9,7 @@ import numpy as np
 
 import flashcute
 from flashcute.cli import flags
-from flashcute.cli.cases import Array, Case
+from flashcute.cli.cases import Array, Case, blocks
 from flashcute.descriptors import TensorDescriptor
 
 
@@ -24,6 +24,8 @@ def case_of(arguments: argparse.Namespace) -> tuple[Case, dict[str, Array]]:
         options["window"] = arguments.window
     if arguments.softcap is not None:
         options["softcap"] = arguments.softcap
+    if arguments.probs:
+        options["return_probs"] = True
     if arguments.dropout:
         options.update(dropout_p=arguments.dropout, seed=0)
     batch = arguments.batch
@@ -69,6 +71,7 @@ def _optional_shapes(case: Case) -> dict[str, tuple[tuple[int, ...], str]]:
     shapes: dict[str, tuple[str, tuple[int, ...], str]] = {
         "mask": ("mask", (seq_k,) if case.packed else (case.batch, seq_k), "bool"),
         "dense_mask": ("mask", pairs, "bool"),
+        "block_mask": ("block_mask", (case.batch, case.heads[0], blocks(seq_q), blocks(seq_k)), "bool"),
         "bias": ("bias", (1, case.heads[0], seq_q, seq_k), "float32"),
         "alibi_slopes": ("alibi_slopes", (case.heads[0],), "float32"),
         "sinks": ("sinks", (case.heads[0],), "float32"),

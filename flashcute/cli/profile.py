@@ -122,7 +122,7 @@ def _problem_words(arguments: argparse.Namespace) -> list[str]:
             words += [f"--{name}", repr(getattr(arguments, name))]
     if arguments.window is not None:
         words.append("--window={},{}".format(*arguments.window))
-    words += [f"--{name}" for name in ("causal", "lse") if getattr(arguments, name)]
+    words += [f"--{name}" for name in ("causal", "lse", "probs") if getattr(arguments, name)]
     if arguments.lengths:
         words += ["--lengths", *map(str, arguments.lengths)]
     if arguments.tensors:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flashcute.architectures import EXP_PER_CLOCK, Architecture, tensor_flop_per_clock
-from flashcute.cli.cases import Array, Case, rows_of_q, seen_keys, visible_pairs, work
+from flashcute.cli.cases import Array, Case, blocks, rows_of_q, seen_keys, visible_pairs, work
 from flashcute.descriptors import DTYPE_SIZES
 
 _INDEX_BYTES = 4
@@ -84,10 +84,13 @@ def compulsory_bytes(case: Case, tensors: dict[str, Array], *, lse: bool = False
     pairs = visible_pairs(case, tensors)
     if lse:
         total += 4.0 * heads_q * rows
+    if case.options.get("return_probs"):
+        total += 4.0 * heads_q * case.batch * case.seq[0] * case.seq[1]
     for name in case.tensors:
         total += {
             "mask": float(seen),
             "dense_mask": float(pairs),
+            "block_mask": float(heads_q * case.batch * blocks(case.seq[0]) * blocks(case.seq[1])),
             "bias": 4.0 * heads_q * pairs / max(case.batch, 1),  # broadcast over the batch
             "alibi_slopes": 4.0 * heads_q,
             "sinks": 4.0 * heads_q,

@@ -16,7 +16,7 @@ typedef struct Case {
   size_t batch, heads_q, heads_k, seq_q, seq_k, head_dim, head_dim_v; /* batch 0 here: three axes */
   const float *scores, *values;                                       /* NULL: 0, the ramp */
   flashcuteAttentionOptions_t options;
-  Data mask, dense_mask, bias, alibi_slopes, sinks, cu_seqlens, cu_seqlens_k, seqused_k;
+  Data mask, dense_mask, block_mask, bias, alibi_slopes, sinks, cu_seqlens, cu_seqlens_k, seqused_k;
   int bshd;                /* tensors laid out as (batch, seq, heads, head_dim) */
   const double *out, *lse; /* of each row */
 } Case;
@@ -136,6 +136,7 @@ static void run_on(const Case* c, flashcuteHandle_t handle, flashcuteDtype_t dty
   options.scale = 1.0f;
   options.lse = c->batch == 0 ? TENSOR(F32, c->heads_q, c->seq_q) : TENSOR(F32, c->batch, c->heads_q, c->seq_q);
   options.dense_mask = c->dense_mask.desc;
+  options.block_mask = c->block_mask.desc;
   options.bias = c->bias.desc;
   options.alibi_slopes = c->alibi_slopes.desc;
   options.sinks = c->sinks.desc;
@@ -183,6 +184,7 @@ static void run_on(const Case* c, flashcuteHandle_t handle, flashcuteDtype_t dty
   flashcuteAttentionBuffers_t buffers = FLASHCUTE_ATTENTION_BUFFERS_INIT;
   buffers.lse = dlse;
   buffers.dense_mask = upload(handle, c->dense_mask.bytes, c->dense_mask.size);
+  buffers.block_mask = upload(handle, c->block_mask.bytes, c->block_mask.size);
   buffers.bias = upload(handle, c->bias.bytes, c->bias.size);
   buffers.alibi_slopes = upload(handle, c->alibi_slopes.bytes, c->alibi_slopes.size);
   buffers.sinks = upload(handle, c->sinks.bytes, c->sinks.size);
@@ -211,6 +213,7 @@ static void run_on(const Case* c, flashcuteHandle_t handle, flashcuteDtype_t dty
                              dlse,
                              mask,
                              buffers.dense_mask,
+                             buffers.block_mask,
                              buffers.bias,
                              buffers.alibi_slopes,
                              buffers.sinks,
@@ -360,6 +363,28 @@ static void test_masks(void) {
   run(&c);
   c = square("dense mask", 2, 5, (const double[]){1, 1.5}, (const double[]){0, log(2)});
   c.dense_mask = (Data){TENSOR(BOOL, 1, 1, 2, 5), dense, sizeof dense};
+  run(&c);
+
+  /* the first 128 queries see the keys from 128 on, the next 128 those before, the rest none */
+  static double out[258], lse[258];
+  const uint16_t blocks[3 * 2] = {0, 0x100, 1, 0, 0, 0};
+  for (int i = 0; i < 258; ++i) {
+    out[i] = i < 128 ? 133.5 : i < 256 ? 63.5 : 0;
+    lse[i] = i < 128 ? log(12) : i < 256 ? log(128) : -INFINITY;
+  }
+  c = square("block mask", 258, 140, out, lse);
+  c.block_mask = (Data){TENSOR(U16, 1, 1, 3, 2), blocks, sizeof blocks};
+  run(&c);
+  c.name = "block mask of each head, causal from the top left";
+  const uint16_t each[2 * 4 * 3 * 2] = {0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0,
+                                        0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0};
+  c.block_mask = (Data){TENSOR(U16, 2, 4, 3, 2), each, sizeof each};
+  c.options.causal = 1;
+  c.options.alignment = FLASHCUTE_ALIGNMENT_TOP_LEFT;
+  for (int i = 0; i < 128; ++i) { /* all their keys come later */
+    out[i] = 0;
+    lse[i] = -INFINITY;
+  }
   run(&c);
 }
 

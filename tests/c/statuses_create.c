@@ -187,6 +187,44 @@ static void test_masks(void) {
   WITH(BAD_TENSOR_STRIDES, "bias", plain(), o.bias = STRIDED(F32, LIST(1, 1, 5, 7), LIST(0, 0, -7, 1)));
 }
 
+/* plain() has one block; 300 queries and 500 keys have 3 by 4. */
+static void test_block_masks(void) {
+  const Five longer = make(TENSOR(F32, 6, 300, 8), TENSOR(F32, 2, 500, 8));
+  WITH(SUCCESS, NULL, plain(), o.block_mask = TENSOR(BOOL, 2, 6, 1, 1));
+  WITH(SUCCESS, NULL, plain(), o.block_mask = TENSOR(I64, 1, 1, 1, 1));
+  WITH(SUCCESS, NULL, longer, o.block_mask = TENSOR(U8, 1, 6, 3, 4));
+  WITH(SUCCESS, NULL, longer, o.block_mask = STRIDED(I32, LIST(1, 6, 3, 4), LIST(0, 0, 1, 3)));
+  WITH(SUCCESS, NULL, make(TENSOR(F32, 1, 4, 0, 8), TENSOR(F32, 1, 2, 128, 8)),
+       o.block_mask = TENSOR(BOOL, 1, 1, 0, 1));
+  WITH(BAD_TENSOR_DTYPE, "block_mask", plain(), o.block_mask = TENSOR(F32, 1, 1, 1, 1));
+  WITH(BAD_TENSOR_SHAPE, "block_mask", plain(), o.block_mask = TENSOR(BOOL, 1, 1));
+  WITH(BAD_TENSOR_SHAPE, "block_mask", plain(), o.block_mask = TENSOR(BOOL, 3, 1, 1, 1));
+  WITH(BAD_TENSOR_SHAPE, "block_mask", plain(), o.block_mask = TENSOR(BOOL, 1, 2, 1, 1)); /* k's heads are not q's */
+  WITH(BAD_TENSOR_SHAPE, "(1, 6, 3, 4)", longer, o.block_mask = TENSOR(BOOL, 1, 1, 300, 500));
+  WITH(BAD_TENSOR_SHAPE, "block_mask", longer, o.block_mask = TENSOR(BOOL, 1, 1, 1, 1)); /* blocks are not broadcast */
+  WITH(BAD_TENSOR_STRIDES, "block_mask", longer, o.block_mask = STRIDED(BOOL, LIST(1, 1, 3, 4), LIST(12, 12, -4, 1)));
+  WITH(BAD_PARAM, "block_mask", packed(),
+       (o.cu_seqlens_q = o.cu_seqlens_k = TENSOR(I32, 4), o.block_mask = TENSOR(BOOL, 1, 1, 1, 1)));
+}
+
+static void test_probs(void) {
+  WITH(SUCCESS, NULL, plain(), o.probs = TENSOR(F32, 2, 6, 5, 7));
+  WITH(SUCCESS, NULL, plain(), o.probs = STRIDED(F32, LIST(2, 6, 5, 7), LIST(210, 1, 42, 6)));
+  WITH(SUCCESS, NULL, make(TENSOR(F16, 6, 5, 8), TENSOR(F16, 2, 7, 8)), o.probs = TENSOR(F32, 6, 5, 7));
+  WITH(SUCCESS, NULL, make(TENSOR(F16, 6, 5, 8), TENSOR(F16, 2, 7, 8)), o.probs = TENSOR(F32, 1, 6, 5, 7));
+  WITH(BAD_TENSOR_DTYPE, "probs", make(TENSOR(F16, 6, 5, 8), TENSOR(F16, 2, 7, 8)), o.probs = TENSOR(F16, 6, 5, 7));
+  WITH(BAD_TENSOR_SHAPE, "probs", plain(), o.probs = TENSOR(F32, 2, 2, 5, 7));
+  WITH(BAD_TENSOR_SHAPE, "probs", plain(), o.probs = TENSOR(F32, 6, 5, 7));
+  WITH(BAD_TENSOR_STRIDES, "probs", plain(), o.probs = STRIDED(F32, LIST(2, 6, 5, 7), LIST(210, 35, 7, 0)));
+  WITH(BAD_TENSOR_STRIDES, "probs", plain(), o.probs = STRIDED(F32, LIST(2, 6, 5, 7), LIST(210, 35, 7, -1)));
+  WITH(BAD_PARAM, "probs", packed(),
+       (o.cu_seqlens_q = o.cu_seqlens_k = TENSOR(I32, 4), o.probs = TENSOR(F32, 6, 9, 11)));
+  CHECK(FLASHCUTE_MAX_PROBS == 8192 * 8192);
+  WITH(SUCCESS, NULL, make(TENSOR(F32, 1, 8192, 8), TENSOR(F32, 1, 8192, 8)), o.probs = TENSOR(F32, 1, 8192, 8192));
+  WITH(BAD_PARAM, "67108864", make(TENSOR(F32, 1, 8192, 8), TENSOR(F32, 1, 8193, 8)),
+       o.probs = TENSOR(F32, 1, 8192, 8193));
+}
+
 static void test_small_tensors(void) {
   WITH(SUCCESS, NULL, plain(), o.alibi_slopes = TENSOR(F32, 6));
   WITH(SUCCESS, NULL, plain(), o.alibi_slopes = TENSOR(F32, 2, 6));
@@ -308,6 +346,16 @@ static void test_struct_sizes(void) {
   WITH(SUCCESS, NULL, plain(), (o.struct_size = offsetof(flashcuteAttentionOptions_t, softcap), o.softcap = NAN));
   WITH(BAD_PARAM, "window_left", plain(),
        (o.struct_size = offsetof(flashcuteAttentionOptions_t, softcap), o.window_left = -3));
+  /* as it ended before block_mask and probs, with whatever lies behind it */
+  WITH(SUCCESS, NULL, plain(),
+       (o.struct_size = offsetof(flashcuteAttentionOptions_t, block_mask), o.block_mask = o.probs = garbage()));
+}
+
+static int have_gpu_kernels(void) {
+  static char json[200000];
+  size_t length = sizeof json;
+  OK(GetInfo, (json, &length));
+  return strstr(json, "\"family\": \"sm80\"") != NULL;
 }
 
 static void test_devices(void) {
@@ -321,6 +369,11 @@ static void test_devices(void) {
   handle_ = pretended;
   WITH(NOT_IMPLEMENTED, "sm90", half, o.backend = FLASHCUTE_BACKEND_SM90);
   WITH(NOT_IMPLEMENTED, "head_dim 513", wide, (void)o);
+  if (have_gpu_kernels()) {
+    WITH(SUCCESS, NULL, half, (void)o);
+    WITH(NOT_IMPLEMENTED, "block_mask", half, o.block_mask = TENSOR(BOOL, 1, 1, 1, 1));
+    WITH(NOT_IMPLEMENTED, "probs", half, o.probs = TENSOR(F32, 2, 6, 5, 7));
+  }
   WITH(BAD_PARAM, "given CPU", half, o.backend = FLASHCUTE_BACKEND_CPU);
   OK(InjectFault, (FLASHCUTE_FAULT_OLD_GPU));
   CREATE(DEVICE_ARCHITECTURE_NOT_SUPPORTED, "7.5", half, NULL);
@@ -342,6 +395,8 @@ void test_create(void) {
   test_dtypes();
   test_strides();
   test_masks();
+  test_block_masks();
+  test_probs();
   test_small_tensors();
   test_packed();
   test_scalars();

@@ -100,7 +100,8 @@ static void test_workspace_of(flashcuteHandle_t handle) {
 
 /* A declared tensor needs its pointer, an undeclared one must have none. */
 static void test_buffers(void) {
-  static float lse[6], bias[12], slopes[2], sinks[2];
+  static float lse[6], bias[12], slopes[2], sinks[2], probs[24];
+  static int32_t blocks[1] = {1};
   static unsigned char dense[12], key_mask[4];
   static int32_t seqused[1] = {4};
   static uint64_t state[2];
@@ -115,6 +116,8 @@ static void test_buffers(void) {
   options.alibi_slopes = TENSOR(F32, 2);
   options.sinks = TENSOR(F32, 2);
   options.seqused_k = TENSOR(I32, 1);
+  options.block_mask = TENSOR(I32, 1, 1, 1, 1);
+  options.probs = TENSOR(F32, 2, 3, 4);
   options.dropout_p = 0.5f;
   options.dropout_state = TENSOR(U64, 2);
   flashcuteFlashAttentionDescriptor_t full = create(&options, TENSOR(BOOL, 4));
@@ -130,6 +133,8 @@ static void test_buffers(void) {
   all.sinks = sinks;
   all.seqused_k = seqused;
   all.dropout_state = state;
+  all.block_mask = blocks;
+  all.probs = probs;
 #define RUN(status, word, desc, space, bytes, mask, buffers) \
   EXPECT(status, word, FlashAttention, (desc, space, bytes, out_, q_, k_, v_, mask, buffers, NULL))
   RUN(SUCCESS, NULL, full, workspace, size, key_mask, &all);
@@ -155,7 +160,22 @@ static void test_buffers(void) {
   EACH(sinks, sinks);
   EACH(seqused_k, seqused);
   EACH(dropout_state, state);
+  EACH(block_mask, blocks);
+  EACH(probs, probs);
 #undef EACH
+  /* an older caller's struct ends before block_mask: what stands there is not looked at */
+  flashcuteAttentionBuffers_t older = none;
+  older.struct_size = offsetof(flashcuteAttentionBuffers_t, block_mask);
+  older.block_mask = older.probs = garbage();
+  RUN(SUCCESS, NULL, bare, bare_workspace, bare_size, NULL, &older);
+  older = all;
+  older.struct_size = offsetof(flashcuteAttentionBuffers_t, block_mask);
+  RUN(NULL_POINTER, "buffers->block_mask", full, workspace, size, NULL, &older);
+  flashcuteAttentionBuffers_t shared = all;
+  shared.probs = out_;
+  RUN(BAD_PARAM, "buffers->probs", full, workspace, size, NULL, &shared);
+  shared.probs = lse;
+  RUN(BAD_PARAM, "buffers->probs", full, workspace, size, NULL, &shared);
   all.struct_size = 0;
   RUN(BAD_PARAM, "struct_size", full, workspace, size, NULL, &all);
   OK(Release, (cpu_handle, workspace));

@@ -33,6 +33,8 @@ const char* extra_of(const Problem& p) {
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
+  if (p.block_mask.present) return "block_mask is for the CPU kernels so far";
+  if (p.probs.present) return "probs are for the CPU kernels so far";
   if (kernel.mask != MaskClass::kAny) {
     if (const char* extra = extra_of(p)) return std::string(extra) + " needs a kernel of mask class any";
   }

@@ -85,6 +85,11 @@ typedef enum flashcuteBackend {
   FLASHCUTE_BACKEND_SM90 = 4
 } flashcuteBackend_t;
 
+/* The block of queries and the block of keys that one entry of a block mask stands for. */
+#define FLASHCUTE_MASK_BLOCK_SIZE 128
+/* The most elements that probs may have: it is for tests of small problems. 256 MiB of float32. */
+#define FLASHCUTE_MAX_PROBS (1 << 26)
+
 typedef struct flashcuteHandle* flashcuteHandle_t;
 typedef struct flashcuteTensorDescriptor* flashcuteTensorDescriptor_t;
 typedef struct flashcuteFlashAttentionDescriptor* flashcuteFlashAttentionDescriptor_t;
@@ -114,6 +119,14 @@ typedef struct flashcuteAttentionOptions {
   flashcuteTensorDescriptor_t cu_seqlens_k;  /* (batch + 1); int32 */
   flashcuteTensorDescriptor_t seqused_k;     /* (batch); int32 */
   flashcuteTensorDescriptor_t dropout_state; /* (2); uint64 (seed, offset) on the device; NULL: by value */
+  /* (batch or 1, heads_q or 1, ceil(seq_q / 128), ceil(seq_k / 128)); bool or integer. Entry (i, j) not zero: queries
+   * from 128 i on may see keys from 128 j on, counted from row 0 and key 0 whatever the alignment. Blocks that are not
+   * seen are skipped. Not with cu_seqlens. */
+  flashcuteTensorDescriptor_t block_mask;
+  /* (batch, heads_q, seq_q, seq_k), without the batch where q has none; float32, at most FLASHCUTE_MAX_PROBS elements.
+   * Written: the weights that v's rows are multiplied by, after dropout; 0 where a row does not see a key. Not with
+   * cu_seqlens. */
+  flashcuteTensorDescriptor_t probs;
 } flashcuteAttentionOptions_t;
 
 #define FLASHCUTE_ATTENTION_OPTIONS_INIT \
@@ -139,6 +152,8 @@ typedef struct flashcuteAttentionOptions {
    NULL,                                 \
    NULL,                                 \
    NULL,                                 \
+   NULL,                                 \
+   NULL,                                 \
    NULL}
 
 /* The pointers of a run, for the optional tensors that the options declared: a declared one that is NULL is
@@ -155,10 +170,12 @@ typedef struct flashcuteAttentionBuffers {
   const int32_t* seqused_k;
   const uint64_t* dropout_state;
   uint64_t seed, offset; /* used when dropout_p > 0 and no dropout_state is declared */
+  const void* block_mask;
+  float* probs;
 } flashcuteAttentionBuffers_t;
 
 #define FLASHCUTE_ATTENTION_BUFFERS_INIT \
-  {sizeof(flashcuteAttentionBuffers_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0}
+  {sizeof(flashcuteAttentionBuffers_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL}
 
 /* A GPU that this machine need not have: what plans depend on. Zero the rest, and set struct_size. */
 typedef struct flashcuteArchitecture {
@@ -210,8 +227,8 @@ FLASHCUTE_API flashcuteStatus_t flashcuteGetFlashAttentionWorkspaceSize(flashcut
 
 /* mask: NULL = every key takes part. workspace: aligned to 256 bytes, on the descriptor's device. stream: a
  * cudaStream_t (ignored on the CPU). Pointers of empty tensors may be NULL.
- * out and lse must share no memory with each other or with anything read, but that out may be exactly q, strides and
- * all; what certainly overlaps is BAD_PARAM. Packed rows of out and lse that belong to no member are not written.
+ * out, lse and probs must share no memory with each other or with anything read, but that out may be exactly q, strides
+ * and all; what certainly overlaps is BAD_PARAM. Packed rows of out and lse that belong to no member are not written.
  * SUCCESS, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t desc, void* workspace,
                                                         size_t workspace_size, void* out, const void* q, const void* k,

@@ -11,7 +11,14 @@ from test_cli import cli, python
 
 import flashcute
 
-TINY = ("--device", "cpu", "--seqs", "33", "64", "--dims", "16", "--rounds", "2", "--heads", "2", "--heads-k", "1")
+
+def tiny(mode, device="cpu"):
+    """Small sizes, by the flags that the mode has."""
+    seqs = ["33"] if mode == "features" else ["33", "64"]
+    rounds = [] if mode == "memory" else ["--rounds", "2"]
+    if mode == "host":
+        return ["--device", device, *rounds]
+    return ["--device", device, "--seqs", *seqs, "--dims", "16", *rounds, "--heads", "2", "--heads-k", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +27,8 @@ def benched(tmp_path_factory):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("bench")
-    every = [*TINY, "--dtypes", "float32", "--output", str(folder)]
-    commands = [["bench", mode, *every] for mode in ("forward", "decode", "varlen", "memory", "features")]
+    every = ["--dtypes", "float32", "--output", str(folder)]
+    commands = [["bench", mode, *tiny(mode), *every] for mode in ("forward", "decode", "varlen", "memory", "features")]
     ran = python("-c", f"from flashcute.cli import main\nimport sys\nsys.exit(max(map(main, {commands})))")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return folder
@@ -278,7 +285,8 @@ def test_a_narrow_table_keeps_its_figures(benched, mode):
 def test_what_does_not_fit_into_memory_is_a_reason(mode, tmp_path):
     pytest.importorskip("torch")
     sizes = ("--device", "cpu", "--seqs", "64", str(1 << 50), "--dims", "16", "--heads", "1", "--masks", "full")
-    ran = cli("bench", mode, *sizes, "--dtypes", "float32", "--rounds", "1", "--json")
+    rounds = () if mode == "memory" else ("--rounds", "1")
+    ran = cli("bench", mode, *sizes, "--dtypes", "float32", *rounds, "--json")
     if ran.returncode == 2 and "/proc/self" in ran.stderr:
         pytest.skip(ran.stderr)
     assert ran.returncode == 0, ran.stderr
@@ -362,6 +370,9 @@ def test_a_wrong_result_gets_no_figure():
         (["--device", "cpu", "--peers", "FA9"], "--peers: expected some of SDPA, given FA9"),
         (["--device", "cpu", "--heads", "6", "--heads-k", "4"], "--heads-k: expected a divisor of 6, given 4"),
         (["--device", "cpu", "--batch", "2", "--tokens", "64"], "--tokens: expected without --batch"),
+        (["decode", "--masks", "causal"], "--masks: decode has no use for it"),
+        (["host", "--heads-k", "2"], "--heads-k: host has no use for it"),
+        (["features", "--seqs", "64", "128"], "--seqs: features takes one, given 2"),
         (["--from", "missing.json"], "cannot read missing.json"),
         (["--from", __file__], "expected a run saved by"),
     ],
@@ -385,7 +396,7 @@ sys.modules["{missing}"] = None
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *a: None if name == "{missing}" else real(name, *a)
 from flashcute.cli import main
-sys.exit(main({["bench", *TINY, "--dtypes", "float32", "--output", str(tmp_path)]}))
+sys.exit(main({["bench", *tiny("forward"), "--dtypes", "float32", "--output", str(tmp_path)]}))
 """
     ran = python("-c", hide)
     assert says in ran.stdout + ran.stderr
@@ -405,8 +416,7 @@ def test_the_scripts_keep_their_flags(root):
 @pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features", "memory", "host"])
 def test_bench_on_the_gpu(mode, tmp_path):
     support.skip_without_cuda()
-    sizes = ["--seqs", "256", "--dims", "64", "--tokens", "512", "--heads", "4", "--rounds", "3"]
-    ran = cli("bench", mode, "--device", "cuda", *sizes, "--output", str(tmp_path))
+    ran = cli("bench", mode, *tiny(mode, "cuda"), "--output", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     rows = json.loads((tmp_path / f"bench-{mode}-cuda.json").read_text())["rows"]
     ours = [row for row in rows if row["library"].startswith(("flashcute", "AttentionDescriptor"))]

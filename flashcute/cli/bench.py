@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from flashcute.bench.record import Run
 
 _HOST_BATCHES = 50
+_SIZES = ("seqs", "dims", "masks", "dtypes", "batch", "tokens", "heads", "heads_k")
+_UNUSED = {  # flags that a mode has no use for
+    "decode": ("masks", "tokens"),
+    "varlen": ("batch",),
+    "features": ("masks",),
+    "memory": ("rounds", "peers"),
+    "host": (*_SIZES, "peers"),
+}
 _MISS = 1
 
 
@@ -45,6 +53,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     device = screen.choose_device(facts, arguments.device)
     if isinstance(device, str):
         raise _StopError(device)
+    _refuse_unused(arguments)
     folder = _folder(arguments.output)
     gpu = device["type"] != "cpu"
     if gpu:
@@ -83,6 +92,16 @@ def _measure(arguments: argparse.Namespace) -> int:
         _print(made, absent)
     _write([made], folder, quiet=arguments.json)
     return _MISS if any(row.status == "wrong" for row in made.rows) else 0
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    for name in _UNUSED.get(arguments.mode, ()):
+        if getattr(arguments, name) is not None:
+            raise _StopError(f"--{name.replace('_', '-')}: {arguments.mode} has no use for it")
+    for name in ("seqs", "dims", "dtypes"):
+        values = getattr(arguments, name) or ()
+        if arguments.mode == "features" and len(values) > 1:
+            raise _StopError(f"--{name}: features takes one, given {len(values)}")
 
 
 def _fill(made: Run, arguments: argparse.Namespace, sizes: Any, chosen: list[Any], machine_of: Any) -> None:

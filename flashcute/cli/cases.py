@@ -265,10 +265,15 @@ def _pairs(options: dict[str, Any], seq_q: int, seq_k: int) -> int:
 def _block_pairs(options: dict[str, Any], seq_q: int, seq_k: int, share: Array) -> float:
     """Pairs in each block of rows and keys, times the share of heads that see it."""
     first, end = _bounds(options, seq_q, seq_k)
-    rows, start = np.arange(seq_q)[:, None], np.arange(share.shape[1]) * MASK_BLOCK
-    low = start if first is None else np.maximum(start, rows + first)
-    high = np.minimum(start + MASK_BLOCK, seq_k if end is None else np.minimum(rows + end, seq_k))
-    return float((np.maximum(high - low, 0) * share[np.arange(seq_q) // MASK_BLOCK]).sum())
+    start = np.arange(share.shape[1]) * MASK_BLOCK
+    pairs = 0.0
+    for block, seen in enumerate(share):
+        rows = np.arange(block * MASK_BLOCK, min((block + 1) * MASK_BLOCK, seq_q))[:, None]
+        low = start if first is None else np.maximum(start, rows + first)
+        high = np.minimum(start + MASK_BLOCK, seq_k if end is None else np.minimum(rows + end, seq_k))
+        within = np.broadcast_to(np.maximum(high - low, 0), (len(rows), len(start)))
+        pairs += float((within * seen).sum())
+    return pairs
 
 
 def _clipped_sum(start: int, count: int, top: int) -> int:

@@ -7,9 +7,7 @@ import pytest
 import support
 from support import compute
 
-
-@pytest.mark.parametrize("log2_weight", [1.0055, 12.0055, 20.0055])
-@pytest.mark.parametrize(
+ON_BOTH = pytest.mark.parametrize(
     ("device", "dtype"),
     [
         ("cpu", "float32"),
@@ -19,6 +17,10 @@ from support import compute
         pytest.param("cuda", "bfloat16", marks=pytest.mark.gpu),
     ],
 )
+
+
+@pytest.mark.parametrize("log2_weight", [1.0055, 12.0055, 20.0055])
+@ON_BOTH
 def test_equal_values_average_to_themselves(device, dtype, log2_weight):
     """With all values 1, out is 1 whatever the weights are."""
     if device == "cuda":
@@ -34,16 +36,7 @@ def test_equal_values_average_to_themselves(device, dtype, log2_weight):
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}], ids=["full", "causal"])
-@pytest.mark.parametrize(
-    ("device", "dtype"),
-    [
-        ("cpu", "float32"),
-        ("cpu", "float16"),
-        ("cpu", "bfloat16"),
-        pytest.param("cuda", "float16", marks=pytest.mark.gpu),
-        pytest.param("cuda", "bfloat16", marks=pytest.mark.gpu),
-    ],
-)
+@ON_BOTH
 def test_weights_that_all_round_the_same_way_cancel(device, dtype, options):
     """Every key but the first has one weight, which rounding to bfloat16 changes by 2^-8 of itself."""
     if device == "cuda":

@@ -17,6 +17,21 @@ struct Scores {
 
   FC_INLINE bool has_row_terms(const Job& job) { return job.bias.data || job.alibi || job.mask.data; }
 
+  // use(a zero of a mask's element type), by the type's bytes: bool and integers are told from zero alike.
+  template <class Use>
+  FC_INLINE void with_mask_element(int32_t width, Use use) {
+    switch (width) {
+      case 1:
+        return use(uint8_t{0});
+      case 2:
+        return use(uint16_t{0});
+      case 4:
+        return use(uint32_t{0});
+      default:
+        return use(uint64_t{0});
+    }
+  }
+
   template <class T>
   static void add_bias(const ScoreView& bias, int64_t offset, int n, float* addend) {
     const T* row = static_cast<const T*>(bias.data) + offset;
@@ -64,20 +79,7 @@ struct Scores {
     if (job.mask.data) {
       const ScoreView& mask = job.mask;
       const int64_t offset = unit.batch * mask.batch + h * mask.head + i * mask.row + j0 * mask.key;
-      switch (mask.width) {
-        case 1:
-          hide_masked<uint8_t>(mask, offset, n, addend);
-          break;
-        case 2:
-          hide_masked<uint16_t>(mask, offset, n, addend);
-          break;
-        case 4:
-          hide_masked<uint32_t>(mask, offset, n, addend);
-          break;
-        default:
-          hide_masked<uint64_t>(mask, offset, n, addend);
-          break;
-      }
+      with_mask_element(mask.width, [&](auto zero) { hide_masked<decltype(zero)>(mask, offset, n, addend); });
     }
     if (hidden) hide_keys(hidden, n, addend);
   }

@@ -79,7 +79,7 @@ class TileLoop {
            static_cast<size_t>((padded - unit_.rows) * scratch_.q_stride) * sizeof(float));
     memset(scratch_.o, 0, static_cast<size_t>(padded * scratch_.o_stride) * sizeof(float));
     memset(scratch_.l, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
-    memset(scratch_.d, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
+    if (K::kRounded) memset(scratch_.d, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
     for (int64_t r = 0; r < padded; ++r) scratch_.m[r] = -__builtin_inff();
   }
 
@@ -94,16 +94,10 @@ class TileLoop {
   }
 
   FC_INLINE bool is_set(const ScoreView& mask, int64_t offset) {
-    switch (mask.width) {
-      case 1:
-        return static_cast<const uint8_t*>(mask.data)[offset] != 0;
-      case 2:
-        return static_cast<const uint16_t*>(mask.data)[offset] != 0;
-      case 4:
-        return static_cast<const uint32_t*>(mask.data)[offset] != 0;
-      default:
-        return static_cast<const uint64_t*>(mask.data)[offset] != 0;
-    }
+    bool set = false;
+    Scores<K>::with_mask_element(mask.width,
+                                 [&](auto zero) { set = static_cast<const decltype(zero)*>(mask.data)[offset] != 0; });
+    return set;
   }
 
   // The keys of the tile that a block of queries sees. A tile has one or two blocks of keys, so they are one range.
@@ -163,20 +157,8 @@ class TileLoop {
     }
     if (unit_.key_mask) {
       int visible = 0;
-      switch (job_.key_mask_width) {
-        case 1:
-          read_key_mask<uint8_t>(j0, n, visible);
-          break;
-        case 2:
-          read_key_mask<uint16_t>(j0, n, visible);
-          break;
-        case 4:
-          read_key_mask<uint32_t>(j0, n, visible);
-          break;
-        default:
-          read_key_mask<uint64_t>(j0, n, visible);
-          break;
-      }
+      Scores<K>::with_mask_element(job_.key_mask_width,
+                                   [&](auto zero) { read_key_mask<decltype(zero)>(j0, n, visible); });
       if (visible == 0) return false;
       tile_.some_hidden = visible < n;
       if (tile_.some_hidden) {
@@ -345,7 +327,7 @@ class TileLoop {
     const float gain = job_.dropout ? job_.dropout_scale : 1.0f;
     for (int64_t r = 0; r < unit_.rows; ++r) {
       const float l = Simd::reduce_add(Simd::load(scratch_.l + r * kLanes));
-      const float denominator = Simd::reduce_add(Simd::load(scratch_.d + r * kLanes));
+      const float denominator = K::kRounded ? Simd::reduce_add(Simd::load(scratch_.d + r * kLanes)) : l;
       double top = scratch_.m[r], sum = l;
       float factor = gain / denominator;
       if (job_.sinks) {

@@ -11,21 +11,24 @@ void StreamOrder::add(const Tensor& tensor) {
   tensors_[count_++] = &tensor;
 }
 
-bool StreamOrder::find_stream_of(const Tensor& tensor, void*& stream) const {
-  if (!tensor.producer().has_current_stream()) return false;
-  stream = current_stream(tensor.producer(), device_.id, {function_, "stream"});
-  return true;
-}
-
-void StreamOrder::before_work() {
+template <class Use>
+void StreamOrder::for_each_other_stream(bool made_only, Use use) const {
   if (!streams_may_differ()) return;
   void* last = stream_.handle;
   for (int i = 0; i < count_; ++i) {
-    void* theirs = nullptr;
-    if (!find_stream_of(*tensors_[i], theirs) || theirs == stream_.handle || theirs == last) continue;
-    check(flashcuteStreamWait(handle_of(device_, function_), stream_.handle, theirs), function_);
+    const Tensor& tensor = *tensors_[i];
+    if ((made_only && !tensor.made_here()) || !tensor.producer().has_current_stream()) continue;
+    void* theirs = current_stream(tensor.producer(), device_.id, {function_, "stream"});
+    if (theirs == stream_.handle || theirs == last) continue;
+    use(theirs);
     last = theirs;
   }
+}
+
+void StreamOrder::before_work() {
+  for_each_other_stream(false, [&](void* theirs) {
+    check(flashcuteStreamWait(handle_of(device_, function_), stream_.handle, theirs), function_);
+  });
 }
 
 void StreamOrder::after_work() {
@@ -38,18 +41,11 @@ void StreamOrder::after_work() {
     check(status, function_);
     return;
   }
-  if (!streams_may_differ()) return;
-  void* last = stream_.handle;
-  for (int i = 0; i < count_; ++i) {
-    const Tensor& tensor = *tensors_[i];
-    // What was read goes back to its allocator, and what was written is read, where its framework works. A caller who
-    // gave a stream took that over, but for what the call made.
-    if (stream_.given && !tensor.made_here()) continue;
-    void* theirs = nullptr;
-    if (!find_stream_of(tensor, theirs) || theirs == stream_.handle || theirs == last) continue;
+  // What was read goes back to its allocator, and what was written is read, where its framework works. A caller who
+  // gave a stream took that over, but for what the call made.
+  for_each_other_stream(stream_.given, [&](void* theirs) {
     check(flashcuteStreamWait(handle_of(device_, function_), theirs, stream_.handle), function_);
-    last = theirs;
-  }
+  });
 }
 
 }  // namespace flashcute::python

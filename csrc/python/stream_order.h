@@ -22,8 +22,10 @@ class StreamOrder {
 
  private:
   bool streams_may_differ() const { return device_.is_gpu() && (stream_.given || several_frameworks_); }
-  // False for frameworks without a current stream.
-  bool find_stream_of(const Tensor& tensor, void*& stream) const;
+  // use(stream) for the streams, other than the call's, on which frameworks of the tensors work; all of them, or those
+  // whose memory the call made.
+  template <class Use>
+  void for_each_other_stream(bool made_only, Use use) const;
 
   const char* function_;
   Device device_;

@@ -23,9 +23,34 @@ struct Work {
   KeyRange range;
 };
 
-// One CTA: 4 warps, 128 query rows, 32 to a warp, so that each fragment of K and V feeds two MMAs.
-// Tiles by measurement on an H100: docs/perf-log.md.
-template <class Element_, int kHeadDim_, MaskClass kMask_>
+struct TileShape {
+  int warps, rows_per_warp, block_n;
+  // Two stages: the next tile loads under this one, one barrier a tile. One stage, where two would not fit twice on an
+  // A100: V loads under QK, the next K under PV, two barriers a tile.
+  int stages;
+  int min_blocks;  // CTAs that a multiprocessor holds at least
+};
+
+// 32 query rows to a warp, so that each fragment of K and V feeds two MMAs, as far as the accumulators fit registers.
+// By measurement on an H100 up to head_dim 128: docs/perf-log.md. small: for the 99 KB of sm_86 and sm_89.
+constexpr TileShape tile_shape(int head_dim, bool banded, bool small) {
+  if (head_dim <= 96) return {4, 32, 64, 2, 2};
+  if (head_dim <= 128) return banded ? TileShape{4, 32, 32, 2, 2} : TileShape{4, 32, 64, 1, 2};
+  if (head_dim <= 192) return {8, 16, 64, 1, 1};
+  return small ? TileShape{4, 16, 64, 1, 1} : TileShape{8, 16, 64, 1, 1};
+}
+
+constexpr int min_of(int a, int b) {
+  return a < b ? a : b;
+}
+
+constexpr int power_of_two_from(int n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+
+template <class Element_, int kHeadDim_, MaskClass kMask_, bool kSmall = false>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;  // bucket: channels of Q, K and V are padded to it with zeros
@@ -33,29 +58,36 @@ struct Config {
   static constexpr bool kBanded = kMask != MaskClass::kFull;
   static constexpr bool kExtras = kMask == MaskClass::kAny;
 
-  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kBlockM = 128, kRowsPerWarp = kBlockM / kWarps;
-  static constexpr int kBlockN = kHeadDim == 128 && kBanded ? 32 : 64;
+  static constexpr TileShape kTile = tile_shape(kHeadDim, kBanded, kSmall);
+  static constexpr int kWarps = kTile.warps, kThreads = 32 * kWarps;
+  static constexpr int kRowsPerWarp = kTile.rows_per_warp, kBlockM = kWarps * kRowsPerWarp, kBlockN = kTile.block_n;
+  static constexpr int kStages = kTile.stages, kMinBlocks = kTile.min_blocks;
+  static constexpr int kBlocksM = kRowsPerWarp / 16;  // MMAs that a warp's rows take
+  static constexpr int kRowsPerThread = 2 * kBlocksM;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
-  // Two stages: the next tile loads under this one, one barrier a tile. One stage, where two would not fit twice on an
-  // A100: V loads under QK, the next K under PV, two barriers a tile.
-  static constexpr int kStages = kHeadDim == 128 && !kBanded ? 1 : 2;
-  static constexpr int kMinBlocks = 2;
-  static constexpr int kRowsPerPass = kThreads / (kHeadDim / 8);  // that all threads load at once, 16 bytes each
-  static constexpr int kRowsPerThread = 4;
 
-  static_assert(kHeadDim == 64 || kHeadDim == 128);
+  // A row's 16-byte chunks, and the threads that move them: some idle where chunks are no power of two, and a thread
+  // moves several where a pass would have fewer than eight rows, after which a swizzle repeats.
+  static constexpr int kChunks = kHeadDim / 8, kThreadsPerRow = min_of(power_of_two_from(kChunks), kThreads / 8);
+  static constexpr int kChunksPerThread = (kChunks + kThreadsPerRow - 1) / kThreadsPerRow;
+  static constexpr int kRowsPerPass = kThreads / kThreadsPerRow;  // that all threads move at once
+
+  static_assert(kHeadDim % 32 == 0 && kHeadDim <= 256);
+  static_assert(kBlocksM == 1 || kBlocksM == 2);
 
   using MmaOp = std::conditional_t<std::is_same_v<Element, cutlass::half_t>, SM80_16x8x16_F32F16F16F32_TN,
                                    SM80_16x8x16_F32BF16BF16F32_TN>;
-  // Warp w owns rows 32 w to 32 w + 31, as two blocks of 16.
-  using TiledMma = TiledMMA<MMA_Atom<MmaOp>, Layout<Shape<Int<kWarps>, _1, _1>>,
-                            Tile<Layout<Shape<_16, Int<kWarps>, _2>, Stride<_1, _32, _16>>, _16, _16>>;
+  // Warp w owns the rows from kRowsPerWarp w on, as blocks of 16.
+  using TiledMma =
+      TiledMMA<MMA_Atom<MmaOp>, Layout<Shape<Int<kWarps>, _1, _1>>,
+               Tile<Layout<Shape<_16, Int<kWarps>, Int<kBlocksM>>, Stride<_1, Int<kRowsPerWarp>, _16>>, _16, _16>>;
   static_assert(size(TiledMma{}) == kThreads);
 
-  // 8 rows of 128 bytes, their 16-byte chunks permuted so that eight rows of one column hit eight different bank
+  // 8 rows of 128 or 64 bytes, their 16-byte chunks permuted so that eight rows of one column hit eight different bank
   // groups.
-  using LayoutAtom = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, _64>, Stride<_64, _1>>{}));
+  static constexpr int kAtomColumns = kHeadDim % 64 == 0 ? 64 : 32;
+  using LayoutAtom = decltype(composition(Swizzle<kAtomColumns == 64 ? 3 : 2, 3, 3>{},
+                                          Layout<Shape<_8, Int<kAtomColumns>>, Stride<Int<kAtomColumns>, _1>>{}));
   using LayoutQ = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));   // (BLOCK_M, D)
   using LayoutKV = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));  // (BLOCK_N, D)
   using LayoutVt = decltype(composition(LayoutKV{}, make_layout(Shape<Int<kHeadDim>, Int<kBlockN>>{}, GenRowMajor{})));
@@ -65,7 +97,7 @@ struct Config {
   using LoadAtom = Copy_Atom<SM75_U32x4_LDSM_N, Element>;
   using LoadTransposedAtom = Copy_Atom<SM75_U16x8_LDSM_T, Element>;
 
-  // The first row, within the tile, of an accumulator that a thread holds: it also has those 8, 16 and 24 below.
+  // The first row, within the tile, of an accumulator that a thread holds: its others are 8 apart.
   CUTE_HOST_DEVICE static constexpr int row_of_thread(int thread) {
     return thread / 32 * kRowsPerWarp + thread % 32 / 4;
   }
@@ -85,24 +117,24 @@ struct Config {
   };
   static_assert(sizeof(KeyValueStage) * kStages >= sizeof(Element) * cosize_v<LayoutO>);
 
-  // (MMA = (2, 2), MMA_M = 2, MMA_N)
+  // (MMA = (2, 2), MMA_M, MMA_N)
   using ScoreFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kBlockN>>{}));
   static_assert(size(ScoreFragment{}) * kThreads == kBlockM * kBlockN);
   using OutputFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));
-  // The rows' denominators: one accumulator, of whose columns the even ones are the first M block's and the odd ones
-  // the second's. (MMA = (2, 2)) -> (row), as rows_and_columns counts them
+  // The rows' denominators: one accumulator. Where a warp has two M blocks, the even columns are the first one's and
+  // the odd ones the second's. (MMA = (2, 2)) -> (row), as rows_and_columns counts them
   using DenominatorFragment = decltype(make_tensor<float>(Shape<_4>{}));
-  using DenominatorRows = Layout<Shape<Shape<_2, _2>>, Stride<Stride<_2, _1>>>;
+  using DenominatorRows = Layout<Shape<Shape<_2, Int<kBlocksM>>>, Stride<Stride<_2, _1>>>;
 };
 
 // An accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8 apart.
 template <class Fragment>
 CUTE_DEVICE auto rows_and_columns(Fragment& fragment) {
-  static_assert(decltype(size<0>(fragment))::value == 4 && decltype(size<1>(fragment))::value == 2);
-  constexpr int kN = decltype(size<2>(fragment))::value;
+  static_assert(decltype(size<0>(fragment))::value == 4);
+  constexpr int kM = decltype(size<1>(fragment))::value, kN = decltype(size<2>(fragment))::value;
   // from ((column, row), MMA_M, MMA_N)
-  return make_tensor(fragment.data(), make_layout(make_layout(Shape<_2, _2>{}, Stride<_2, _4>{}),
-                                                  make_layout(Shape<_2, Int<kN>>{}, Stride<_1, _8>{})));
+  return make_tensor(fragment.data(), make_layout(make_layout(Shape<_2, Int<kM>>{}, Stride<_2, _4>{}),
+                                                  make_layout(Shape<_2, Int<kN>>{}, Stride<_1, Int<4 * kM>>{})));
 }
 
 }  // namespace flashcute::cuda::sm80

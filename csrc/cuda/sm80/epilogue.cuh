@@ -11,7 +11,6 @@ enum class Rows { kAll, kKept, kRedone };
 template <class C>
 class Epilogue {
   using Element = typename C::Element;
-  static constexpr int kChunks = C::kHeadDim / 8, kRowsPerPass = C::kRowsPerPass;
 
  public:
   CUTE_DEVICE Epilogue(const Params& params, typename C::SharedStorage& shared)
@@ -27,28 +26,33 @@ class Epilogue {
     __syncthreads();
     Element* out = static_cast<Element*>(const_cast<void*>(params_.out.data)) + tile_.batch * params_.out.batch +
                    tile_.head_q * params_.out.head + member_.first_q * params_.out.row;
-    const int chunk = thread_ % kChunks;
-    const int channels = min(params_.head_dim_v - chunk * 8, 8);
     Tensor sO = make_tensor(make_smem_ptr(shared_.o.data()), typename C::LayoutO{});  // (BLOCK_M, D)
 #pragma unroll 1
-    for (int row = thread_ / kChunks; row < C::kBlockM; row += kRowsPerPass) {
+    for (int row = thread_ / C::kThreadsPerRow; row < C::kBlockM; row += C::kRowsPerPass) {
       if (first_row() + row >= member_.len_q) break;
-      if (channels <= 0 || !writes(selected, row)) continue;
-      Element* target = out + int64_t(first_row() + row) * params_.out.row + chunk * 8;
-      const Element* source = &sO(row, chunk * 8);
-      if (params_.out_vectors && channels == 8) {
-        *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
-      } else {
+      if (!writes(selected, row)) continue;
 #pragma unroll 1
-        for (int i = 0; i < channels; ++i) target[i] = source[i];
+      for (int chunk = thread_ % C::kThreadsPerRow; chunk * 8 < params_.head_dim_v; chunk += C::kThreadsPerRow) {
+        store_chunk(out + int64_t(first_row() + row) * params_.out.row + chunk * 8, &sO(row, chunk * 8),
+                    min(params_.head_dim_v - chunk * 8, 8));
       }
     }
   }
 
  private:
+  CUTE_DEVICE void store_chunk(Element* target, const Element* source, int channels) const {
+    if (params_.out_vectors && channels == 8) {
+      *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < channels; ++i) target[i] = source[i];
+    }
+  }
+
   CUTE_DEVICE bool writes(Rows selected, int row) const {  // row within the tile
     if (selected == Rows::kAll) return true;
-    return bool((shared_.redo_rows[row / 32] >> (row % 32)) & 1) == (selected == Rows::kRedone);
+    return bool((shared_.redo_rows[row / C::kRowsPerWarp] >> (row % C::kRowsPerWarp)) & 1) ==
+           (selected == Rows::kRedone);
   }
 
   CUTE_DEVICE int first_row() const { return tile_.m * C::kBlockM; }

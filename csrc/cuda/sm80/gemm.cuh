@@ -15,7 +15,7 @@ CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, const typename C
   const auto thr_mma = mma.get_slice(threadIdx.x);
   Tensor sQ = make_tensor(make_smem_ptr(q), typename C::LayoutQ{});   // (BLOCK_M, D)
   Tensor sK = make_tensor(make_smem_ptr(k), typename C::LayoutKV{});  // (BLOCK_N, D)
-  Tensor tSrQ = thr_mma.partition_fragment_A(sQ);                     // (MMA = 8, MMA_M = 2, MMA_K)
+  Tensor tSrQ = thr_mma.partition_fragment_A(sQ);                     // (MMA = 8, MMA_M, MMA_K)
   Tensor tSrK = thr_mma.partition_fragment_B(sK);                     // (MMA = 4, MMA_N, MMA_K)
   CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == Int<C::kHeadDim / 16>{});
   CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == size<2>(tSrK));
@@ -78,23 +78,23 @@ struct ValueOperand {
   }
 };
 
-// denominators += the sums of M block m, k-block k of the weights. A NaN or inf among a row's weights spoils the row 16
-// beside it too, as 0 * NaN: rows with either are done again.
+// denominators += the sums of M block m, k-block k of the weights. With two M blocks, a NaN or inf among a row's
+// weights spoils the row 16 beside it too, as 0 * NaN: rows with either are done again.
 template <int m, class C, class Operand>
 CUTE_DEVICE void sum_block(typename C::DenominatorFragment& denominators, const Operand& operand, int k) {
   Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});  // (MMA = 4): a thread holds one column
-  fill(ones, typename C::Element(int(threadIdx.x) / 4 % 2 == m ? 1.f : 0.f));
+  fill(ones, typename C::Element(C::kBlocksM == 1 || int(threadIdx.x) / 4 % 2 == m ? 1.f : 0.f));
   gemm(typename C::TiledMma{}, operand(_, Int<m>{}, k), ones, denominators);
 }
 
 // The sums of all weights, each row by itself.
 template <class C, class Weights>
 CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weights& weights) {
-  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M = 2, MMA_K)
+  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M, MMA_K)
   Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});
   fill(ones, typename C::Element(1));
   CUTE_UNROLL
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < C::kBlocksM; ++m) {
     Tensor sums = make_tensor<float>(Shape<_4>{});
     clear(sums);
     CUTE_UNROLL
@@ -109,7 +109,7 @@ template <bool kSums, class C, class Weights>
 CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, typename C::DenominatorFragment& denominators,
                              Weights& weights, const typename C::Element* v) {
   ValueOperand<C> operand;
-  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M = 2, MMA_K)
+  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M, MMA_K)
   Tensor tOrV = operand.fragment();   // (MMA = 4, MMA_N, MMA_K)
   Tensor tXsV = operand.source(v);    // (CPY, CPY_N, MMA_K)
   Tensor tXrV = operand.tiled_copy.get_slice(threadIdx.x).retile_D(tOrV);
@@ -126,11 +126,13 @@ CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, typename C::Den
     for (int n = 0; n < kBlocks; ++n) {
       // Both sums go to one accumulator: far apart, so that neither waits for the other.
       if constexpr (kSums) {
-        if (n == kBlocks / 2) sum_block<1, C>(denominators, tOrP, i);
+        if (C::kBlocksM == 2 && n == kBlocks / 2) sum_block<C::kBlocksM - 1, C>(denominators, tOrP, i);
       }
       CUTE_UNROLL
-      for (int step = 0; step < 2; ++step) {
-        const int m = n % 2 == 0 ? step : 1 - step;  // there and back: V's fragment or P's is that of the MMA before
+      for (int step = 0; step < C::kBlocksM; ++step) {
+        const int m = n % 2 == 0
+                          ? step
+                          : C::kBlocksM - 1 - step;  // there and back: V's fragment or P's is that of the MMA before
         Tensor block = output(_, m, n);              // (MMA = 4)
         gemm(operand.mma, tOrP(_, m, i), tOrV(_, n, i), block);
       }

@@ -13,22 +13,22 @@ template <class C, class SmemLayout>
 class TileLoader {
   using Element = typename C::Element;
   static constexpr int kRows = decltype(size<0>(SmemLayout{}))::value;
-  static constexpr int kChunks = C::kHeadDim / 8;  // of 16 bytes, in a row
-  static constexpr int kRowsPerPass = C::kThreads / kChunks;
+  static constexpr int kThreadsPerRow = C::kThreadsPerRow, kRowsPerPass = C::kRowsPerPass;
   static constexpr int kPasses = kRows / kRowsPerPass;
-  static_assert(kRowsPerPass == C::kRowsPerPass);
+  static_assert(kRows % kRowsPerPass == 0);
   static_assert(kRowsPerPass % 8 == 0, "a pass must keep its place in the swizzle");
+  static_assert(C::kChunksPerThread == 1 || kThreadsPerRow * 8 % C::kAtomColumns == 0, "and so must a step");
 
  public:
   CUTE_DEVICE TileLoader(int head_dim) {
-    const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
-    chunk_bytes_ = min(max((head_dim - chunk * 8) * int(sizeof(Element)), 0), 16);
+    const int row = threadIdx.x / kThreadsPerRow, chunk = threadIdx.x % kThreadsPerRow;
+    row_bytes_ = (head_dim - chunk * 8) * int(sizeof(Element));
     target_ = SmemLayout{}(row, chunk * 8) * int(sizeof(Element));
   }
 
   // head: the offset of row 0, channel 0, in elements.
   CUTE_DEVICE void seek(const Operand& operand, int64_t head, int first_row) {
-    const int row = first_row + int(threadIdx.x) / kChunks, chunk = threadIdx.x % kChunks;
+    const int row = first_row + int(threadIdx.x) / kThreadsPerRow, chunk = threadIdx.x % kThreadsPerRow;
     source_ =
         static_cast<const char*>(operand.data) + (head + row * operand.row + chunk * 8) * int64_t(sizeof(Element));
   }
@@ -36,17 +36,24 @@ class TileLoader {
   // The next kRows rows, of which `count` exist.
   CUTE_DEVICE void load(const Operand& operand, Element* tile, int count) {
     constexpr int kPassBytes = SmemLayout{}(Int<kRowsPerPass>{}, _0{}) * int(sizeof(Element));
-    const int left = count - int(threadIdx.x) / kChunks;
+    constexpr int kStepBytes = SmemLayout{}(_0{}, Int<kThreadsPerRow * 8>{}) * int(sizeof(Element));
+    if (C::kChunks % kThreadsPerRow != 0 && int(threadIdx.x) % kThreadsPerRow >= C::kChunks) return;
+    const int left = count - int(threadIdx.x) / kThreadsPerRow;
     const uint32_t target = ptx::shared_address(tile) + target_;
     CUTE_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
-      ptx::cp_async_16(target + pass * kPassBytes, source_, pass * kRowsPerPass < left ? chunk_bytes_ : 0);
+      CUTE_UNROLL
+      for (int step = 0; step < C::kChunksPerThread; ++step) {
+        const int bytes = min(max(row_bytes_ - step * kThreadsPerRow * 16, 0), 16);
+        ptx::cp_async_16(target + pass * kPassBytes + step * kStepBytes, source_ + step * kThreadsPerRow * 16,
+                         pass * kRowsPerPass < left ? bytes : 0);
+      }
       source_ += operand.pass_bytes;
     }
   }
 
  private:
-  int chunk_bytes_, target_;
+  int row_bytes_, target_;  // row_bytes: from this thread's first channel to the row's end
   const char* source_;
 };
 

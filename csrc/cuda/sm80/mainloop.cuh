@@ -18,7 +18,7 @@ class Mainloop {
   static constexpr int kBlockN = C::kBlockN;
 
  public:
-  typename C::OutputFragment output;  // (MMA = 4, MMA_M = 2, MMA_N = D / 8)
+  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8)
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
   // (row) of the thread, as in rows_and_columns(output)

@@ -16,9 +16,9 @@ VARIANTS = Path(__file__).with_name("variants.cmake")
 MASK_CLASSES = ("any", "full", "banded")  # in the order of core/kernel.h
 DTYPES = {"half_t": "float16", "bfloat16_t": "bfloat16"}
 
-VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)"')
+VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)( small)?"')
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
-CONFIG = re.compile(r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)")
+CONFIG = re.compile(r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)ELb([01])")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 SERIALISED = re.compile(r"\bC75\d\d\b|wgmma.*serializ", re.IGNORECASE)  # ptxas advisories C7510, C7511, C7515 ...
 
@@ -26,7 +26,10 @@ SERIALISED = re.compile(r"\bC75\d\d\b|wgmma.*serializ", re.IGNORECASE)  # ptxas 
 def promises() -> dict[str, bool]:
     """Variant name to whether it must not spill."""
     found = VARIANT.findall(VARIANTS.read_text())
-    return {f"{family}_hd{dim}_{dtype}_{mask}": mark == "spill_free" for family, dim, dtype, mask, mark in found}
+    return {
+        f"{family}_hd{dim}_{dtype}_{mask}{small.replace(' ', '_')}": mark == "spill_free"
+        for family, dim, dtype, mask, mark, small in found
+    }
 
 
 def variant_name(symbol: str) -> str | None:
@@ -34,8 +37,8 @@ def variant_name(symbol: str) -> str | None:
     match = CONFIG.search(symbol)
     if match is None:
         return None
-    family, dtype, head_dim, mask = match.groups()
-    return f"{family}_hd{head_dim}_{DTYPES[dtype]}_{MASK_CLASSES[int(mask)]}"
+    family, dtype, head_dim, mask, small = match.groups()
+    return f"{family}_hd{head_dim}_{DTYPES[dtype]}_{MASK_CLASSES[int(mask)]}{'_small' if small == '1' else ''}"
 
 
 def spills(lines: list[str]) -> dict[tuple[str, str], tuple[int, int]]:

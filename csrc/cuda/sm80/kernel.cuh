@@ -1,4 +1,4 @@
-// The sm80 attention kernel: one CTA computes one tile of 128 query rows of one head.
+// The sm80 attention kernel: one CTA computes one tile of query rows of one head.
 #pragma once
 
 #include "cuda/common/scheduler.cuh"

@@ -1,5 +1,5 @@
-// Which keys a tile of query rows sees: the range of key tiles it must visit, the part of them that every row sees
-// whole (which the plain body may take), and the columns of one tile that take part.
+// Which keys a tile of query rows sees: the range of key tiles it must visit and in which order, the part of them that
+// every row sees whole (which the plain body may take), and the columns of one tile that take part.
 #pragma once
 
 #include "cuda/common/params.h"
@@ -7,21 +7,31 @@
 
 namespace flashcute::cuda {
 
-// Key tiles [begin, end); those in [plain_begin, plain_end) need no mask.
+// Key tiles [begin, end), walked from `start` to the end and then, where there are any, from the beginning up to it.
+// The seed tiles, [start, seed_end), set the references that the plain body keeps (softmax.cuh) and are never plain;
+// of the others, those in [plain_begin, plain_end) need no mask.
 struct KeyRange {
-  int begin, plain_begin, plain_end, end;
+  int begin, end, plain_begin, plain_end, start, seed_end;
+
+  // After a change of begin, end or seeds.
+  __device__ __forceinline__ void clamp_seeds() {
+    start = max(min(start, end - 1), begin);
+    seed_end = max(min(seed_end, end), start + 1);
+  }
 };
 
-__device__ __forceinline__ bool nonzero_at(const void* data, int64_t index, int element_size) {
+// Calls use(pointer) with the mask's true type: any integer's, by its size.
+template <class Use>
+__device__ __forceinline__ void with_mask_type(const void* data, int element_size, Use use) {
   switch (element_size) {
     case 1:
-      return static_cast<const uint8_t*>(data)[index] != 0;
+      return use(static_cast<const uint8_t*>(data));
     case 2:
-      return static_cast<const uint16_t*>(data)[index] != 0;
+      return use(static_cast<const uint16_t*>(data));
     case 4:
-      return static_cast<const uint32_t*>(data)[index] != 0;
+      return use(static_cast<const uint32_t*>(data));
     default:
-      return static_cast<const uint64_t*>(data)[index] != 0;
+      return use(static_cast<const uint64_t*>(data));
   }
 }
 
@@ -43,52 +53,48 @@ __device__ __forceinline__ RowBand row_band(const BandView& band, const Member& 
   }
 }
 
-// The first tile is never plain: it sets the reference that the plain body keeps (softmax.cuh).
 template <int kBlockN>
 __device__ __forceinline__ KeyRange key_range(const RowBand& rows) {
-  if (rows.any_begin >= rows.any_end) return {0, 0, 0, 0};
-  KeyRange range;
+  KeyRange range{};
+  if (rows.any_begin >= rows.any_end) return range;
   range.begin = rows.any_begin / kBlockN;
   range.end = (rows.any_end + kBlockN - 1) / kBlockN;
-  range.plain_begin = min(max((rows.all_begin + kBlockN - 1) / kBlockN, range.begin + 1), range.end);
-  range.plain_end = max(max(rows.all_end, 0) / kBlockN, range.plain_begin);
+  range.plain_begin = (rows.all_begin + kBlockN - 1) / kBlockN;
+  range.plain_end = max(rows.all_end, 0) / kBlockN;
+  range.start = range.begin;
+  range.seed_end = range.begin + 1;
   return range;
 }
 
-// One bit for each column of a key tile: set when the key exists and the key mask lets it take part. Called by whole
-// warps; every lane gets all bits.
+// One bit for each column of a key tile: set when the key exists and the key mask lets it take part.
 template <int kBlockN>
 struct Columns {
-  static constexpr int kWords = (kBlockN + 31) / 32;
+  static_assert(kBlockN % 32 == 0);
+  static constexpr int kWords = kBlockN / 32;
   uint32_t words[kWords];
 
   __device__ __forceinline__ bool any() const {
     uint32_t united = 0;
+#pragma unroll
     for (int i = 0; i < kWords; ++i) united |= words[i];
     return united != 0;
   }
   __device__ __forceinline__ bool all() const {
-    bool full = true;
-    for (int i = 0; i < kWords; ++i) {
-      const int columns = kBlockN - 32 * i;
-      full &= words[i] == (columns >= 32 ? ~0u : (1u << (columns % 32)) - 1);
-    }
-    return full;
+    uint32_t shared = ~0u;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) shared &= words[i];
+    return shared == ~0u;
   }
 };
 
+// The columns that exist.
 template <int kBlockN>
-__device__ __forceinline__ Columns<kBlockN> visible_columns(const KeyMaskView& mask, int64_t mask_base, int len_k,
-                                                            int first_key) {
+__device__ __forceinline__ Columns<kBlockN> existing_columns(int len_k, int first_key) {
   Columns<kBlockN> columns;
 #pragma unroll
   for (int i = 0; i < Columns<kBlockN>::kWords; ++i) {
-    const int column = 32 * i + int(threadIdx.x % 32), key = first_key + column;
-    bool visible = column < kBlockN && key < len_k;
-    if (mask.data != nullptr && visible) {
-      visible = nonzero_at(mask.data, mask_base + int64_t(key) * mask.key, mask.element_size);
-    }
-    columns.words[i] = __ballot_sync(0xffffffffu, visible);
+    const int count = min(max(len_k - first_key - 32 * i, 0), 32);
+    columns.words[i] = count == 32 ? ~0u : (1u << count) - 1;
   }
   return columns;
 }

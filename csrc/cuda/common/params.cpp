@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace flashcute::cuda {
 namespace {
 
 // Keys and values of one group of heads stay in L2 together: an A100 has 40 MB, an H100 50 MB, half of it near an SM.
 constexpr int64_t kGroupBytes = 16 << 20;
+
+constexpr double kLog2eDouble = 1.4426950408889634;
 
 Operand operand_of(const void* data, const Strides& strides) {
   return {data, strides.batch, strides.head, strides.row, 0};
@@ -20,7 +23,18 @@ Operand operand_of(const void* data, const Strides& strides, const Staging& stag
 
 ScoreView score_view(const ScoreTensor& tensor, const void* data) {
   if (!tensor.present) return {};
-  return {data, tensor.batch, tensor.head, tensor.row, tensor.key, size_of(tensor.dtype)};
+  const int size = static_cast<int>(size_of(tensor.dtype));
+  const bool pairs = tensor.key == 1 && (tensor.batch | tensor.head | tensor.row) % 2 == 0 &&
+                     reinterpret_cast<uintptr_t>(data) % (2 * static_cast<uintptr_t>(size)) == 0;
+  return {data, tensor.batch, tensor.head, tensor.row, tensor.key, size, pairs};
+}
+
+PlainForm plain_form_of(const Problem& p) {
+  if (p.bias.present || p.dense_mask.present || p.dropout.p > 0.0f || p.softcap > kMaxLeanSoftcap) {
+    return PlainForm::kNone;
+  }
+  if (p.softcap > 0.0f) return p.alibi.present ? PlainForm::kSoftcapAlibi : PlainForm::kSoftcap;
+  return p.alibi.present ? PlainForm::kAlibi : PlainForm::kBare;
 }
 
 int bounded(int64_t bound) {
@@ -45,7 +59,15 @@ ScheduleView schedule_of(const Problem& p, const Plan& plan) {
 
 ExtrasView extras_of(const Problem& p, const Buffers& b) {
   ExtrasView extras{};
-  extras.softcap = p.softcap;
+  extras.plain = plain_form_of(p);
+  if (p.softcap > 0.0f) {
+    constexpr double kHuge = std::numeric_limits<float>::max();  // an infinite rate would make NaN of a score of 0
+    const double softcap = static_cast<double>(p.softcap);
+    extras.softcap = p.softcap;
+    extras.softcap_rate =
+        static_cast<float>(std::clamp(2 * kLog2eDouble * static_cast<double>(p.scale) / softcap, -kHuge, kHuge));
+    extras.softcap_log2 = static_cast<float>(softcap * kLog2eDouble);
+  }
   if (p.alibi.present) {
     extras.alibi = b.alibi_slopes;
     extras.alibi_batch = p.alibi.batch;
@@ -95,7 +117,7 @@ Params make_params(const Problem& p, const Plan& plan, const Buffers& b, void* w
   params.head_dim = static_cast<int>(p.head_dim);
   params.head_dim_v = static_cast<int>(p.head_dim_v);
   params.scale = p.scale;
-  params.scale_log2 = static_cast<float>(static_cast<double>(p.scale) * 1.4426950408889634);
+  params.scale_log2 = static_cast<float>(static_cast<double>(p.scale) * kLog2eDouble);
   params.out_vectors = whole_vectors(p);
   params.schedule = schedule_of(p, plan);
   params.band = {bounded(p.band.left), bounded(p.band.right), p.band.alignment == Alignment::kTopLeft};

@@ -8,6 +8,9 @@
 
 namespace flashcute::cuda {
 
+// Up to this cap the lean softcap is precise enough: plain_scores.cuh.
+inline constexpr float kMaxLeanSoftcap = 128.0f;
+
 inline constexpr int kMaxLength = (1 << 29) - 1;  // of a member: what mask.cuh's int arithmetic bears
 
 struct Operand {
@@ -43,6 +46,7 @@ struct ScoreView {
   const void* data;  // null: absent
   int64_t batch, head, row, key;
   int element_size;  // masks: 1, 2, 4, 8; bias: 4 = float32, 2 = q's dtype
+  bool pairs;        // every even key and the next lie in one aligned word
 };
 
 struct DropoutView {
@@ -52,9 +56,15 @@ struct DropoutView {
   float keep_scale;    // 1 / (1 - p)
 };
 
+// What the plain tiles of a call do to their scores; kNone: it has no plain tiles (plain_scores.cuh).
+enum class PlainForm { kNone, kBare, kSoftcap, kAlibi, kSoftcapAlibi };
+
 // Read by the kernels of mask class "any" alone.
 struct ExtrasView {
-  float softcap;  // 0: off
+  PlainForm plain;
+  float softcap;       // 0: off
+  float softcap_rate;  // 2 log2(e) scale / softcap: tanh(x) is made of 2^(2 log2(e) x)
+  float softcap_log2;  // softcap * log2(e)
   const float* alibi;
   int64_t alibi_batch, alibi_head;
   const void* sinks;

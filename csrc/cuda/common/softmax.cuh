@@ -71,7 +71,8 @@ struct RowSoftmax {
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      weigh<true>(r, scores, scale_log2, reference[r] == -INFINITY ? 0.f : reference[r]);
+      const float base = reference[r] == -INFINITY ? 0.f : reference[r];
+      weigh<true>(r, scores, scale_log2, [&](int) { return -base; });
     }
   }
 
@@ -81,12 +82,15 @@ struct RowSoftmax {
     for (int r = 0; r < kRows; ++r) reference[r] = reference[r] == -INFINITY ? 0.f : reference[r];
   }
 
-  // scores: raw products, of which every row sees every column. kSum: the LSE is wanted.
-  template <bool kSum, class Scores>
-  __device__ __forceinline__ void fixed_step(Scores& scores, float scale_log2) {
+  // Every row sees every column. Weights are 2^(score * factor + addend(r, c)), the addend being what the score lacks,
+  // minus the row's reference. kSum: the LSE is wanted.
+  template <bool kSum, class Scores, class Addend>
+  __device__ __forceinline__ void fixed_step(Scores& scores, float factor, Addend addend) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) weigh<kSum>(r, scores, scale_log2, reference[r]);
+    for (int r = 0; r < kRows; ++r) {
+      weigh<kSum>(r, scores, factor, [&](int c) { return addend(r, c); });
+    }
   }
 
   // Must a row be done again, with care? Two things can have gone wrong, and both show. An inf or NaN in O: a weight
@@ -121,11 +125,11 @@ struct RowSoftmax {
   }
 
  private:
-  template <bool kSum, class Scores>
-  __device__ __forceinline__ void weigh(int r, Scores& scores, float scale_log2, float base) {
+  template <bool kSum, class Scores, class Addend>
+  __device__ __forceinline__ void weigh(int r, Scores& scores, float factor, Addend addend) {
 #pragma unroll
     for (int c = 0; c < cute::size<1>(scores); ++c) {
-      scores(r, c) = ptx::exp2(fmaf(scores(r, c), scale_log2, -base));
+      scores(r, c) = ptx::exp2(fmaf(scores(r, c), factor, addend(c)));
       if constexpr (kSum) sum[r] += scores(r, c);
     }
   }

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/kernel.h"
+#include "cuda/common/key_mask.cuh"
 #include "cuda/common/mask.cuh"
 #include "cuda/common/scheduler.cuh"
 #include "cuda/common/seqlen.cuh"
@@ -21,6 +22,7 @@ struct Work {
   TileIndex tile;
   Member member;
   KeyRange range;
+  float slope_log2;  // of ALiBi, times log2(e); 0 without
 };
 
 struct TileShape {
@@ -33,9 +35,11 @@ struct TileShape {
 
 // 32 query rows to a warp, so that each fragment of K and V feeds two MMAs, as far as the accumulators fit registers.
 // By measurement on an H100 up to head_dim 128: docs/perf-log.md. small: for the 99 KB of sm_86 and sm_89.
-constexpr TileShape tile_shape(int head_dim, bool banded, bool small) {
-  if (head_dim <= 96) return {4, 32, 64, 2, 2};
-  if (head_dim <= 128) return banded ? TileShape{4, 32, 32, 2, 2} : TileShape{4, 32, 64, 1, 2};
+constexpr TileShape tile_shape(int head_dim, MaskClass mask, bool small) {
+  if (head_dim <= 64) return {4, 32, 64, 2, 2};
+  // any: with its many plain loops, 64 keys spill in each of them
+  if (head_dim <= 96) return {4, 32, mask == MaskClass::kAny ? 32 : 64, 2, 2};
+  if (head_dim <= 128) return mask == MaskClass::kFull ? TileShape{4, 32, 64, 1, 2} : TileShape{4, 32, 32, 2, 2};
   if (head_dim <= 192) return {8, 16, 64, 1, 1};
   return small ? TileShape{4, 16, 64, 1, 1} : TileShape{8, 16, 64, 1, 1};
 }
@@ -58,7 +62,7 @@ struct Config {
   static constexpr bool kBanded = kMask != MaskClass::kFull;
   static constexpr bool kExtras = kMask == MaskClass::kAny;
 
-  static constexpr TileShape kTile = tile_shape(kHeadDim, kBanded, kSmall);
+  static constexpr TileShape kTile = tile_shape(kHeadDim, kMask, kSmall);
   static constexpr int kWarps = kTile.warps, kThreads = 32 * kWarps;
   static constexpr int kRowsPerWarp = kTile.rows_per_warp, kBlockM = kWarps * kRowsPerWarp, kBlockN = kTile.block_n;
   static constexpr int kStages = kTile.stages, kMinBlocks = kTile.min_blocks;
@@ -112,6 +116,7 @@ struct Config {
       cute::array_aligned<Element, cosize_v<LayoutO>, 128> o;  // after the last tile
     };
     Work work;
+    KeyBits key_bits;
     uint32_t redo_rows[kWarps];                 // one bit a row
     uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
   };

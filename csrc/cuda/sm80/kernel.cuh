@@ -7,6 +7,22 @@
 
 namespace flashcute::cuda::sm80 {
 
+// Which form the plain tiles take is the call's (PlainForm); with ALiBi, where the walk starts is the tile's.
+template <class C>
+CUTE_DEVICE void plan_extras(const Params& params, Work& work) {
+  const ExtrasView& extras = params.extras;
+  if (extras.alibi != nullptr) {
+    work.slope_log2 =
+        kLog2e * extras.alibi[work.tile.batch * extras.alibi_batch + work.tile.head_q * extras.alibi_head];
+    // the tiles of all rows' diagonals: also of those that do not exist, lest their weights grow without bounds
+    const int first_diagonal = work.tile.m * C::kBlockM + work.member.diagonal;
+    work.range.start = max(first_diagonal, 0) / C::kBlockN;
+    work.range.seed_end = max(first_diagonal + C::kBlockM - 1, 0) / C::kBlockN + 1;
+    work.range.clamp_seeds();
+  }
+  if (extras.plain == PlainForm::kNone || !(work.slope_log2 >= 0.f)) work.range.plain_end = 0;
+}
+
 // By one warp, for all: lengths on the device may change meanwhile, and threads must not disagree about them.
 template <class C>
 CUTE_DEVICE Work plan_work(const Params& params) {
@@ -17,9 +33,19 @@ CUTE_DEVICE Work plan_work(const Params& params) {
   work.present = work.tile.m >= 0 && first_row <= last_row;
   if (!work.present) return work;
   work.range = key_range<C::kBlockN>(row_band<C::kBanded>(params.band, work.member, first_row, last_row));
-  const bool featured = C::kExtras || params.key_mask.data != nullptr;
-  if (featured) work.range.plain_begin = work.range.plain_end = work.range.end;
+  if constexpr (C::kExtras) plan_extras<C>(params, work);
   return work;
+}
+
+// By all threads: no key tiles at either end that the key mask leaves empty.
+template <class C>
+CUTE_DEVICE void trim_range(const Params& params, typename C::SharedStorage& shared) {
+  const Work& work = shared.work;
+  const KeyMask<C::kBlockN, C::kThreads> keys(params, work.tile, work.member, work.range, shared.key_bits);
+  const KeyRange range = keys.trimmed();
+  __syncthreads();
+  if (threadIdx.x == 0) shared.work.range = range;
+  __syncthreads();
 }
 
 template <class C>
@@ -29,10 +55,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
 
   if (threadIdx.x < 32) {
     const Work work = plan_work<C>(params);
-    if (threadIdx.x == 0) shared.work = work;
+    if (threadIdx.x == 0) {
+      shared.work = work;
+      shared.key_bits.chunk = -1;
+    }
   }
   __syncthreads();
   if (!shared.work.present) return;
+  if (params.key_mask.data != nullptr) trim_range<C>(params, shared);
 
   Mainloop<C> loop(params, shared);
   loop.load_queries();
@@ -41,8 +71,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
   // another's.
   while (true) {
     const bool careful = rows != Rows::kAll;
-    loop.run(careful);
-    const bool redo = !careful && loop.publish_failed_rows();
+    const bool fixed = loop.run(careful);
+    const bool redo = !careful && loop.publish_failed_rows(fixed);
     if (redo) rows = Rows::kKept;
     Epilogue<C>(params, shared).store(loop, rows);
     if (!redo) break;

@@ -33,6 +33,9 @@ class TileLoader {
         static_cast<const char*>(operand.data) + (head + row * operand.row + chunk * 8) * int64_t(sizeof(Element));
   }
 
+  // Undoes the steps of so many loads.
+  CUTE_DEVICE void go_back(const Operand& operand, int loads) { source_ -= loads * kPasses * operand.pass_bytes; }
+
   // The next kRows rows, of which `count` exist.
   CUTE_DEVICE void load(const Operand& operand, Element* tile, int count) {
     constexpr int kPassBytes = SmemLayout{}(Int<kRowsPerPass>{}, _0{}) * int(sizeof(Element));

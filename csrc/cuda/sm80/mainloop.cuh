@@ -1,5 +1,5 @@
 // One output tile's way over its key tiles. Two loop bodies: online_tile takes any tile; plain_tile takes those that
-// every row sees whole, which is where the time goes.
+// every row sees whole, which is where the time goes, in the form that the call's features need (PlainForm).
 #pragma once
 
 #include "cuda/common/mask.cuh"
@@ -39,35 +39,42 @@ class Mainloop {
   }
 
   // careful: online steps alone, and infs and NaNs of V kept from the rows that do not see them.
-  CUTE_DEVICE void run(bool careful) {
+  // True when there were fixed steps.
+  CUTE_DEVICE bool run(bool careful) {
     clear(output);
     clear(denominators_);
     softmax = {};
-    int n = shared_.work.range.begin;
-    const int end = shared_.work.range.end;
-    if (n >= end) return;
+    int n = range().start, end = range().end;
+    bool fixed = false;
+    if (range().begin >= end) return fixed;
     stage_ = 0;
     load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
     load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
     load_keys(n, 0);
     if constexpr (C::kStages == 2) load_values(n, 0);
     ptx::cp_async_commit();
-    while (n < end) {
-      for (; n < end && (careful || !is_plain(n)); ++n) online_tile(n, end, careful);
-      if (n >= end) break;
-      softmax.settle();
-      const int plain_end = shared_.work.range.plain_end;
-      if (params_.lse.data != nullptr) {
-        for (; n < plain_end; ++n) plain_tile<true>(n, end);
-      } else {
-        for (; n < plain_end; ++n) plain_tile<false>(n, end);
+    while (true) {
+      while (n < end) {
+        if (masks_keys()) keys().show(n);
+        const int plain_end = careful ? n : plain_until(n, end);
+        if (plain_end > n) {
+          softmax.settle();
+          fixed = true;
+          plain_tiles(n, plain_end, end);
+          n = plain_end;
+        } else {
+          online_tile(n++, end, careful);
+        }
       }
+      if (!wraps(end)) return fixed;
+      n = range().begin;
+      end = range().start;
+      if constexpr (C::kStages == 1) load_v_.go_back(params_.v, range().end - n);
     }
   }
 
   // Leaves the rows that must be redone in shared memory, one bit a row; true when the CTA has any.
-  CUTE_DEVICE bool publish_failed_rows() {
-    const bool fixed = shared_.work.range.plain_begin < shared_.work.range.plain_end;
+  CUTE_DEVICE bool publish_failed_rows(bool fixed) {
     Tensor rows = rows_and_columns(output);
     uint32_t failed = 0;
     CUTE_UNROLL
@@ -88,9 +95,21 @@ class Mainloop {
  private:
   CUTE_DEVICE const TileIndex& tile() const { return shared_.work.tile; }
   CUTE_DEVICE const Member& member() const { return shared_.work.member; }
+  CUTE_DEVICE const KeyRange& range() const { return shared_.work.range; }
 
-  CUTE_DEVICE bool is_plain(int n) const {
-    return n >= shared_.work.range.plain_begin && n < shared_.work.range.plain_end;
+  CUTE_DEVICE bool masks_keys() const { return params_.key_mask.data != nullptr; }
+  CUTE_DEVICE KeyMask<kBlockN, C::kThreads> keys() const {
+    return {params_, tile(), member(), range(), shared_.key_bits};
+  }
+
+  // Does the walk that ends at `end` go on from the beginning?
+  CUTE_DEVICE bool wraps(int end) const { return C::kExtras && end == range().end && range().begin < range().start; }
+
+  // The end of the run of plain tiles that starts at n; n or less when tile n is none.
+  CUTE_DEVICE int plain_until(int n, int end) const {
+    if (n < range().plain_begin || (n >= range().start && n < range().seed_end)) return n;
+    const int plain_end = min(range().plain_end, end);
+    return masks_keys() ? keys().whole_until(n, plain_end) : plain_end;
   }
 
   CUTE_DEVICE int64_t head_base(const Operand& operand) const {
@@ -106,9 +125,21 @@ class Mainloop {
   }
 
   CUTE_DEVICE Columns<kBlockN> columns_of(int n) const {
-    const KeyMaskView& mask = params_.key_mask;
-    const int64_t base = tile().batch * mask.batch + member().first_k * mask.key;
-    return visible_columns<kBlockN>(mask, base, member().len_k, n * kBlockN);
+    return masks_keys() ? keys().columns(n) : existing_columns<kBlockN>(member().len_k, n * kBlockN);
+  }
+
+  // The tile after n; `end` or more when there is none. Loads go on from it.
+  CUTE_DEVICE int next_tile(int n, int end) {
+    const int next = n + 1;
+    if constexpr (C::kExtras) {
+      if (next == end && wraps(end)) {
+        const int tiles = end - range().begin;
+        load_k_.go_back(params_.k, tiles);
+        if constexpr (C::kStages == 2) load_v_.go_back(params_.v, tiles);
+        return range().begin;
+      }
+    }
+    return next;
   }
 
   // Tile n (with one stage: its K) has landed and every warp is done with the one before; the next loads start.
@@ -117,9 +148,9 @@ class Mainloop {
     __syncthreads();
     if constexpr (C::kStages == 1) {
       load_values(n, 0);
-    } else if (n + 1 < end) {
-      load_keys(n + 1, stage_ ^ 1);
-      load_values(n + 1, stage_ ^ 1);
+    } else if (const int next = next_tile(n, end); next < end) {
+      load_keys(next, stage_ ^ 1);
+      load_values(next, stage_ ^ 1);
     }
     ptx::cp_async_commit();
   }
@@ -129,7 +160,7 @@ class Mainloop {
     if constexpr (C::kStages == 1) {
       ptx::cp_async_wait<0>();
       __syncthreads();
-      if (n + 1 < end) load_keys(n + 1, 0);
+      if (const int next = next_tile(n, end); next < end) load_keys(next, 0);
       ptx::cp_async_commit();
     }
   }
@@ -138,8 +169,34 @@ class Mainloop {
     if constexpr (C::kStages == 2) stage_ ^= 1;
   }
 
+  // [n, plain_end) of a walk to `end`.
+  CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
+    if constexpr (C::kExtras) {
+      switch (params_.extras.plain) {
+        case PlainForm::kSoftcap:
+          return plain_tiles<PlainForm::kSoftcap>(n, plain_end, end);
+        case PlainForm::kAlibi:
+          return plain_tiles<PlainForm::kAlibi>(n, plain_end, end);
+        case PlainForm::kSoftcapAlibi:
+          return plain_tiles<PlainForm::kSoftcapAlibi>(n, plain_end, end);
+        default:
+          break;
+      }
+    }
+    plain_tiles<PlainForm::kBare>(n, plain_end, end);
+  }
+
+  template <PlainForm kForm>
+  CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
+    if (params_.lse.data != nullptr) {
+      for (; n < plain_end; ++n) plain_tile<kForm, true>(n, end);
+    } else {
+      for (; n < plain_end; ++n) plain_tile<kForm, false>(n, end);
+    }
+  }
+
   // kSums: the LSE is wanted, for which weights are summed as they are before they are rounded.
-  template <bool kSums>
+  template <PlainForm kForm, bool kSums>
   CUTE_DEVICE void plain_tile(int n, int end) {
     begin_tile(n, end);
     const auto& stage = shared_.stages[stage_];
@@ -147,7 +204,8 @@ class Mainloop {
     gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
-    softmax.template fixed_step<kSums>(rows, params_.scale_log2);
+    const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
+    weigh_plain_scores<kForm, kSums>(softmax, rows, params_, slope_log2, member().diagonal, place_of(n));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
     gemm_values<true, C>(output, denominators_, weights, stage.v.data());
@@ -157,17 +215,21 @@ class Mainloop {
   CUTE_DEVICE void online_tile(int n, int end, bool careful) {
     begin_tile(n, end);
     auto& stage = shared_.stages[stage_];
-    const Columns<kBlockN> columns = columns_of(n);
-    const bool seen = columns.any() && warp_sees(n);
+    bool seen = columns_of(n).any() && warp_sees(n);
+    const ElementPlace place = place_of(n);
+    ElementBits<C::kRowsPerThread, kBlockN / 4> visible;
+    if constexpr (C::kExtras) {
+      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, kBlockN / 4>(place);
+      seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+    }
     typename C::ScoreFragment scores;
     if (seen) gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
-    const ElementPlace place{first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
     Tensor rows = rows_and_columns(scores);
     if (seen) {
-      if constexpr (C::kExtras) ScoreExtras<Element>{params_, tile(), member()}.apply(rows, place);
-      if (!warp_sees_all(n, columns)) mask_scores(rows, place, columns);
+      if constexpr (C::kExtras) extras().apply(rows, place, visible);
+      if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), columns_of(n));
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
@@ -184,11 +246,17 @@ class Mainloop {
       round_weights<C>(scores, weights);
       sum_weights<C>(denominators_, weights);
       if constexpr (C::kExtras) {  // dropped weights count in the denominators
-        if (ScoreExtras<Element>{params_, tile(), member()}.drop(rows, place)) round_weights<C>(scores, weights);
+        if (extras().drop(rows, place)) round_weights<C>(scores, weights);
       }
       gemm_values<false, C>(output, denominators_, weights, stage.v.data());
     }
     end_tile();
+  }
+
+  CUTE_DEVICE ScoreExtras<Element> extras() const { return {params_, tile(), member(), shared_.work.slope_log2}; }
+
+  CUTE_DEVICE ElementPlace place_of(int n) const {
+    return {first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
   }
 
   CUTE_DEVICE bool warp_sees(int n) const {

@@ -1,0 +1,62 @@
+// Features in the plain body: what fits into the exponent that softmax.cuh makes there anyway.
+//
+// Softcap. cap tanh(x) = cap - 2 cap r with r = 1 / (1 + 2^y), y = 2 log2(e) x, so that the exponent is one more FMA of
+// r: four instructions an element more than none. The error is one of tanh, not relative to it: 2^y and the reciprocal
+// are off by 2^-22 at most, of which tanh sees a half each near 0, where r is steepest: about 3e-7, and less elsewhere.
+// Times the cap it is one of the score: 4e-5 at kMaxLeanSoftcap, below what the LSE may be off by (1e-4) and a tenth of
+// float16's half step as a weight. Greater caps take the general body with its series for small arguments. An infinite
+// score makes r = 0 or 1, its limit, and NaN stays NaN.
+//
+// ALiBi. Where all keys of a tile lie on one side of all its rows' diagonals, slope |i + d - j| is linear in both: the
+// rows' part joins the reference, the columns' is one FMA an element. The other tiles are the seeds (KeyRange), where
+// weights are greatest: from there on penalties only grow, and no weight outgrows the reference by them. Walked upwards
+// from the first key, each tile would lower the penalty, and 2^(slope distance) overflow. For slopes below zero the
+// reverse holds: they have no plain tiles.
+#pragma once
+
+#include "cuda/common/mask.cuh"
+#include "cuda/common/score_pairs.cuh"
+#include "cuda/common/softmax.cuh"
+
+namespace flashcute::cuda {
+
+constexpr bool has_softcap(PlainForm form) {
+  return form == PlainForm::kSoftcap || form == PlainForm::kSoftcapAlibi;
+}
+
+constexpr bool has_alibi(PlainForm form) {
+  return form == PlainForm::kAlibi || form == PlainForm::kSoftcapAlibi;
+}
+
+// 1 / (1 + 2^y): tanh(x) is 1 minus twice this, of y = 2 log2(e) x.
+__device__ __forceinline__ float upper_share(float y) {
+  return ptx::reciprocal(1.f + ptx::exp2(y));
+}
+
+// One fixed step over raw products. slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.
+template <PlainForm kForm, bool kSum, class Softmax, class Scores>
+__device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& scores, const Params& params,
+                                                   float slope_log2, int diagonal, ElementPlace place) {
+  constexpr int kRows = decltype(cute::size<0>(scores))::value;
+  const ExtrasView& extras = params.extras;
+  float row_addend[kRows];
+  const float distance = float(place.row(0) + diagonal - place.key(0));
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    row_addend[r] = -softmax.reference[r];
+    if constexpr (has_softcap(kForm)) row_addend[r] += extras.softcap_log2;
+    if constexpr (has_alibi(kForm)) row_addend[r] = fmaf(-slope_log2, distance + float(8 * r), row_addend[r]);
+  }
+  const auto addend = [&](int r, int c) {
+    if constexpr (!has_alibi(kForm)) return row_addend[r];
+    return fmaf(slope_log2, float(8 * (c / 2) + c % 2), row_addend[r]);
+  };
+  if constexpr (has_softcap(kForm)) {
+    cute::transform(scores, scores, [&](float s) { return upper_share(s * extras.softcap_rate); });
+    softmax.template fixed_step<kSum>(scores, -2.f * extras.softcap_log2, addend);
+  } else {
+    softmax.template fixed_step<kSum>(scores, params.scale_log2, addend);
+  }
+}
+
+}  // namespace flashcute::cuda

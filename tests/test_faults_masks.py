@@ -243,12 +243,12 @@ def test_an_empty_row_with_a_sink(device, dtype, path):
     close(out[0, 0, 2], 1 / (1 + math.exp(0.5)), dtype)
 
 
-@pytest.mark.parametrize("dtype", support.FLOATS)
-def test_a_nan_sink_is_seen_by_its_head_alone(dtype):
+@EVERYWHERE
+def test_a_nan_sink_is_seen_by_its_head_alone(device, dtype, path):
     """An empty row has no weights that it could spoil, but its LSE is the sink."""
     options = {"sinks": tensor([math.nan, 0.5], "float32"), "causal": True}
     q, k, v = zeros(1, 2, 3, 64), zeros(1, 2, 1, 64), np.ones((1, 2, 1, 64))
-    out, lse = compute(q, k, v, dtype=dtype, options=options)
+    out, lse = compute(q, k, v, path=path, device=device, dtype=dtype, options=options)
     assert (out[0, :, :2] == 0).all()
     assert np.isnan(out[0, 0, 2]).all()
     assert np.isnan(lse[0, 0]).all()

@@ -56,9 +56,20 @@ def test_weights_that_all_round_the_same_way_cancel(device, dtype, options):
 
 @pytest.mark.parametrize("size", [1e3, 3e4, 1e6, 1e15])
 @pytest.mark.parametrize("kind", ["full", "causal", "softcap", "mask"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_keys_of_one_huge_score_share_their_row(dtype, kind, size):
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", "float32"),
+        ("cpu", "float16"),
+        ("cpu", "bfloat16"),
+        pytest.param("cuda", "float16", marks=pytest.mark.gpu),
+        pytest.param("cuda", "bfloat16", marks=pytest.mark.gpu),
+    ],
+)
+def test_keys_of_one_huge_score_share_their_row(device, dtype, kind, size):
     """However large it is, a row's largest score weighs 1: not 0, as in a row without keys, and not infinity."""
+    if device == "cuda":
+        support.skip_without_cuda()
     if dtype == "float16" and size > 5e4:
         pytest.skip("beyond float16")
     seen = np.arange(200) % 7 != 3
@@ -73,7 +84,7 @@ def test_keys_of_one_huge_score_share_their_row(dtype, kind, size):
     for step in (1.0, 1.03, 1.1, 1.23):  # how the product rounds
         q = np.full((1, 1, 40, 64), size * step, np.float32)
         k = np.full(v.shape, size * step, np.float32)
-        out, lse = compute(q, k, v, device="cpu", dtype=dtype, options=options)
+        out, lse = compute(q, k, v, device=device, dtype=dtype, options=options)
         problem = support.Problem(*(support.tensor(x, dtype) for x in (q, k, v)), options)
         expected = problem.expected()
         assert np.abs(out - expected.out).max() <= 5e-3

@@ -18,7 +18,9 @@ DTYPES = {"half_t": "float16", "bfloat16_t": "bfloat16"}
 
 VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)( small)?"')
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
-CONFIG = re.compile(r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)ELb([01])")
+CONFIG = re.compile(
+    r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)ELb([01])"
+)
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 SERIALISED = re.compile(r"\bC75\d\d\b|wgmma.*serializ", re.IGNORECASE)  # ptxas advisories C7510, C7511, C7515 ...
 

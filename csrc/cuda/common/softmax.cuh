@@ -95,16 +95,17 @@ struct RowSoftmax {
 
   // Must a row be done again, with care? Two things can have gone wrong, and both show. An inf or NaN in O: a weight
   // passed the element type's range, or a weight of zero met an inf or NaN in V, which may be of a key that the row
-  // does not see. After fixed steps, a denominator out of bounds: above, floats near their end; below, weights may have
-  // sunk into subnormals (it is at least about 1 unless settle() chose the reference). A NaN, out of all bounds, may
-  // also come from the row that shares the accumulator (sm80/gemm.cuh, sum_block).
+  // does not see. A denominator out of bounds, of a row that saw a key: above, floats near their end; below, weights
+  // may have sunk into subnormals (it is at least about 1 unless settle() chose the reference), or scores are so huge
+  // that their unrounded product is powers of two away from the reference. A NaN, out of all bounds, may also come from
+  // the row that shares the accumulator (sm80/gemm.cuh, sum_block).
   template <class Output>
-  __device__ __forceinline__ bool failed(int r, const Output& output, float denominator, bool fixed) const {
+  __device__ __forceinline__ bool failed(int r, const Output& output, float denominator) const {
     constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p100f;
     float poison = 0.f;
 #pragma unroll
     for (int c = 0; c < cute::size<1>(output); ++c) poison = fmaf(output(r, c), 0.f, poison);
-    return !(poison == 0.f) || (fixed && !(denominator >= kLow && denominator <= kHigh));
+    return !(poison == 0.f) || (reference[r] != -INFINITY && !(denominator >= kLow && denominator <= kHigh));
   }
 
   // Adds a sink (natural units) to both sums; the row's output must be multiplied by the result.
@@ -127,11 +128,13 @@ struct RowSoftmax {
  private:
   template <bool kSum, class Scores, class Addend>
   __device__ __forceinline__ void weigh(int r, Scores& scores, float factor, Addend addend) {
+    float tile_sum = 0.f;  // first: added to a long row's sum one by one, equal weights would all round the same way
 #pragma unroll
     for (int c = 0; c < cute::size<1>(scores); ++c) {
       scores(r, c) = ptx::exp2(fmaf(scores(r, c), factor, addend(c)));
-      if constexpr (kSum) sum[r] += scores(r, c);
+      if constexpr (kSum) tile_sum += scores(r, c);
     }
+    if constexpr (kSum) sum[r] += tile_sum;
   }
 };
 

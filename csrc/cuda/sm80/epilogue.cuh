@@ -63,6 +63,7 @@ class Epilogue {
     for (int r = 0; r < size<0>(rows); ++r) {
       const int row = first_row() + C::row_of_thread(thread_) + 8 * r;
       float factor = 1.f, denominator = loop.denominators()(r);
+      const bool empty = denominator == 0.f;  // and stays so, whatever the sink
       float sum = quad_reduce(loop.softmax.sum[r], [](float a, float b) { return a + b; });
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
@@ -73,7 +74,7 @@ class Epilogue {
         params_.lse.data[tile_.batch * params_.lse.batch + tile_.head_q * params_.lse.head +
                          int64_t(member_.first_q + row) * params_.lse.row] = loop.softmax.log_sum_exp(r, sum);
       }
-      factor = denominator == 0.f ? 0.f : factor / denominator;  // an empty row gives 0
+      factor = empty ? 0.f : factor / denominator;
       CUTE_UNROLL
       for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
     }

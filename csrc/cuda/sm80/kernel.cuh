@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
   // another's.
   while (true) {
     const bool careful = rows != Rows::kAll;
-    const bool fixed = loop.run(careful);
-    const bool redo = !careful && loop.publish_failed_rows(fixed);
+    loop.run(careful);
+    const bool redo = !careful && loop.publish_failed_rows();
     if (redo) rows = Rows::kKept;
     Epilogue<C>(params, shared).store(loop, rows);
     if (!redo) break;

@@ -38,15 +38,13 @@ class Mainloop {
     load_q.load(q, shared_.q.data(), member().len_q - first_row());
   }
 
-  // careful: online steps alone, and infs and NaNs of V kept from the rows that do not see them.
-  // True when there were fixed steps.
-  CUTE_DEVICE bool run(bool careful) {
+  // careful: online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
+  CUTE_DEVICE void run(bool careful) {
     clear(output);
     clear(denominators_);
     softmax = {};
     int n = range().start, end = range().end;
-    bool fixed = false;
-    if (range().begin >= end) return fixed;
+    if (range().begin >= end) return;
     stage_ = 0;
     load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
     load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
@@ -59,14 +57,13 @@ class Mainloop {
         const int plain_end = careful ? n : plain_until(n, end);
         if (plain_end > n) {
           softmax.settle();
-          fixed = true;
           plain_tiles(n, plain_end, end);
           n = plain_end;
         } else {
           online_tile(n++, end, careful);
         }
       }
-      if (!wraps(end)) return fixed;
+      if (!wraps(end)) return;
       n = range().begin;
       end = range().start;
       if constexpr (C::kStages == 1) load_v_.go_back(params_.v, range().end - n);
@@ -74,13 +71,12 @@ class Mainloop {
   }
 
   // Leaves the rows that must be redone in shared memory, one bit a row; true when the CTA has any.
-  CUTE_DEVICE bool publish_failed_rows(bool fixed) {
+  CUTE_DEVICE bool publish_failed_rows() {
     Tensor rows = rows_and_columns(output);
     uint32_t failed = 0;
     CUTE_UNROLL
     for (int r = 0; r < C::kRowsPerThread; ++r) {
-      const bool lost =
-          softmax.failed(r, rows, denominators()(r), fixed) && first_thread_row() + 8 * r < member().len_q;
+      const bool lost = softmax.failed(r, rows, denominators()(r)) && first_thread_row() + 8 * r < member().len_q;
       failed |= uint32_t(lost) << (threadIdx.x % 32 / 4 + 8 * r);
     }
     failed = __reduce_or_sync(0xffffffffu, failed);
@@ -233,7 +229,10 @@ class Mainloop {
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
-      softmax.online_step(rows, output_rows, row_denominators, C::kExtras ? 1.f : params_.scale_log2);
+      // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
+      const bool scaled = C::kExtras || careful;
+      if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
+      softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
     }
     if (isolate) {

@@ -44,6 +44,7 @@ struct KernelInfo {
   int block_m = 0, block_n = 0, stages = 0, threads = 0;
   int min_blocks = 0;  // GPU: CTAs of a multiprocessor for which the registers of each are bounded
   int min_capability = 0;
+  int max_capability = 0;  // 0: any later one will do
   size_t shared_memory = 0;
 
   // Empty when this kernel can run the problem on that device, otherwise one clause that says why not

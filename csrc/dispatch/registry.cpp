@@ -95,6 +95,10 @@ std::string device_refusal(const KernelInfo& kernel, const DeviceFacts& facts) {
     return "needs compute capability " + capability_text(kernel.min_capability) + ", the device has " +
            capability_text(facts.capability);
   }
+  if (kernel.max_capability != 0 && kernel.max_capability < facts.capability) {
+    return "needs compute capability " + capability_text(kernel.max_capability) + " at most, the device has " +
+           capability_text(facts.capability);
+  }
   if (kernel.shared_memory > facts.shared_memory_per_block && facts.type == DeviceType::kNvidia) {
     return "needs " + std::to_string(kernel.shared_memory) + " bytes of shared memory, the device has " +
            std::to_string(facts.shared_memory_per_block);

@@ -58,6 +58,25 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return word;
 }
 
+// The two halves of such a word.
+template <class Element>
+__device__ __forceinline__ float2 unpack(uint32_t word) {
+  if constexpr (std::is_same_v<Element, cutlass::bfloat16_t>) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+  } else {
+    float2 halves;
+    asm("{\n"
+        ".reg .f16 low, high;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "cvt.f32.f16 %0, low;\n"
+        "cvt.f32.f16 %1, high;\n"
+        "}\n"
+        : "=f"(halves.x), "=f"(halves.y)
+        : "r"(word));
+    return halves;
+  }
+}
+
 // What is computed from `value` afterwards is computed there, not kept in registers across the loops before.
 __device__ __forceinline__ void forget_origin(int& value) {
   asm volatile("" : "+r"(value));

@@ -38,10 +38,9 @@ __device__ __forceinline__ int owner_of_slot(const LengthsView& lengths, int slo
   return low;
 }
 
-// All lanes of a warp call it.
+// The tile that comes at place `block` in the order. All lanes of a warp call it.
 template <int kBlockM>
-__device__ __forceinline__ TileIndex tile_of_block(const Params& params) {
-  const unsigned block = blockIdx.x;
+__device__ __forceinline__ TileIndex tile_of_block(const Params& params, unsigned block) {
   const ScheduleView& schedule = params.schedule;
   const unsigned group = block / (unsigned(schedule.heads_per_group) * unsigned(schedule.tiles_m));
   const unsigned first = group * schedule.heads_per_group;

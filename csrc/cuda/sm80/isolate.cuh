@@ -3,21 +3,10 @@
 // out of the tile before the product. Slow, rare, and with few registers: its presence must not cost the fast path any.
 #pragma once
 
+#include "cuda/common/half_bits.cuh"
 #include "cuda/sm80/gemm.cuh"
 
 namespace flashcute::cuda::sm80 {
-
-// Two elements in a word.
-template <class Element>
-struct HalfBits {
-  static constexpr uint32_t kExponents = std::is_same_v<Element, cutlass::half_t> ? 0x7C007C00u : 0x7F807F80u;
-  static constexpr uint32_t kCarry = std::is_same_v<Element, cutlass::half_t> ? 0x04000400u : 0x00800080u;
-
-  // All bits of each half that is inf or NaN: its exponent, all ones, carries into the sign bit.
-  CUTE_DEVICE static uint32_t nonfinite(uint32_t word) {
-    return ((((word & kExponents) + kCarry) & 0x80008000u) >> 15) * 0xFFFFu;
-  }
-};
 
 // This thread's share of a tile, as 16-byte vectors.
 template <class C, class Visit>
@@ -32,19 +21,14 @@ template <class C>
 CUTE_DEVICE bool holds_nonfinite(typename C::Element* v) {
   using Bits = HalfBits<typename C::Element>;
   uint32_t found = 0;
-  for_each_vector<C>(v, [&](const uint4& x) {
-    found |= Bits::nonfinite(x.x) | Bits::nonfinite(x.y) | Bits::nonfinite(x.z) | Bits::nonfinite(x.w);
-  });
+  for_each_vector<C>(v, [&](const uint4& x) { found |= Bits::nonfinite(x); });
   return found != 0;
 }
 
 template <class C>
 CUTE_DEVICE void clear_nonfinite(typename C::Element* v) {
   using Bits = HalfBits<typename C::Element>;
-  for_each_vector<C>(v, [](uint4& x) {
-    x = {x.x & ~Bits::nonfinite(x.x), x.y & ~Bits::nonfinite(x.y), x.z & ~Bits::nonfinite(x.z),
-         x.w & ~Bits::nonfinite(x.w)};
-  });
+  for_each_vector<C>(v, [](uint4& x) { x = Bits::finite(x); });
 }
 
 // Notes in shared memory which keys of the tile each row of this warp sees, one bit each.

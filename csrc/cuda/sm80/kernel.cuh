@@ -27,7 +27,7 @@ CUTE_DEVICE void plan_extras(const Params& params, Work& work) {
 template <class C>
 CUTE_DEVICE Work plan_work(const Params& params) {
   Work work{};
-  work.tile = tile_of_block<C::kBlockM>(params);
+  work.tile = tile_of_block<C::kBlockM>(params, blockIdx.x);
   work.member = member_of(params, work.tile.batch);
   const int first_row = work.tile.m * C::kBlockM, last_row = min(first_row + C::kBlockM, work.member.len_q) - 1;
   work.present = work.tile.m >= 0 && first_row <= last_row;

@@ -1,0 +1,147 @@
+// The sm90 family's tiles, layouts, barriers and register budgets: everything a kernel's shape follows from.
+#pragma once
+
+#include <cute/arch/mma_sm90.hpp>
+#include <cute/atom/mma_atom.hpp>
+#include <cute/tensor.hpp>
+#include <type_traits>
+
+#include "core/kernel.h"
+#include "cuda/common/mask.cuh"
+#include "cuda/common/scheduler.cuh"
+#include "cuda/common/seqlen.cuh"
+#include "cuda/sm90/ptx.cuh"
+
+namespace flashcute::cuda::sm90 {
+
+using namespace cute;
+
+struct TileShape {
+  int warpgroups;  // of the math; each has 64 query rows
+  int block_n, stages;
+  bool ordered;  // warpgroups take turns at the tensor cores
+};
+
+// By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a thread's
+// registers with some 30 to spare, K and V with their stages shared memory.
+constexpr TileShape tile_shape(int head_dim, MaskClass mask) {
+  const bool full = mask == MaskClass::kFull;
+  if (head_dim <= 64) return {3, 128, 4, true};
+  if (head_dim <= 96) return {2, 128, 3, true};
+  if (head_dim <= 128) return {2, full ? 176 : 128, 2, true};
+  if (head_dim <= 192) return {2, 112, 2, false};
+  return {2, 80, 2, false};
+}
+
+enum class WorkKind {
+  kTile,
+  kCareful,  // a tile again, for the rows that failed
+  kNothing,
+  kEnd,
+};
+
+// What the warpgroups have to do next. Only the producer looks at lengths on the device: they may change meanwhile, and
+// warps must not disagree about them.
+struct Work {
+  WorkKind kind;
+  TileIndex tile;
+  Member member;
+  KeyRange range;  // of all the tile's rows
+};
+
+template <class Element_, int kHeadDim_, MaskClass kMask_, bool kSmall = false>
+struct Config {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;  // bucket: channels beyond the tensors' own are zeros
+  static constexpr MaskClass kMask = kMask_;
+  static constexpr bool kBanded = kMask != MaskClass::kFull;
+  static_assert(!kSmall && kMask != MaskClass::kAny);
+
+  static constexpr TileShape kTile = tile_shape(kHeadDim, kMask);
+  static constexpr int kWarpgroups = kTile.warpgroups, kMathWarps = 4 * kWarpgroups, kMathThreads = 32 * kMathWarps;
+  static constexpr int kThreads = kMathThreads + 128;  // and the producer
+  static constexpr int kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup, kBlockN = kTile.block_n;
+  static constexpr int kStages = kTile.stages;
+  static constexpr bool kOrdered = kTile.ordered;
+  static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
+  // Of a thread: together no more than the 65536 of a multiprocessor.
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32, kMathRegisters = kWarpgroups == 2 ? 240 : 160;
+  static_assert(128 * kProducerRegisters + kMathThreads * kMathRegisters <= 65536);
+
+  // A box of the copy engine is a chunk of the channels, as wide as a swizzle, of all of a tile's rows.
+  static constexpr int kChunk = kHeadDim % 64 == 0 ? 64 : 32, kChunks = kHeadDim / kChunk;
+  static_assert(kHeadDim % kChunk == 0 && kHeadDim <= 256 && kBlockN % 16 == 0 && kBlockN <= 256);
+
+  using AtomK = std::conditional_t<kChunk == 64, GMMA::Layout_K_SW128_Atom<Element>, GMMA::Layout_K_SW64_Atom<Element>>;
+  using AtomMN =
+      std::conditional_t<kChunk == 64, GMMA::Layout_MN_SW128_Atom<Element>, GMMA::Layout_MN_SW64_Atom<Element>>;
+  using LayoutQ = decltype(tile_to_shape(AtomK{}, Shape<Int<kRowsPerWarpgroup>, Int<kHeadDim>>{}));      // (64, D)
+  using LayoutKV = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));              // (BLOCK_N, D)
+  using LayoutVt = decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDim>, Int<kBlockN>>{}, Step<_2, _1>{}));  // (D, BLOCK_N)
+  static_assert(cosize_v<LayoutQ> == kRowsPerWarpgroup * kHeadDim && cosize_v<LayoutKV> == kBlockN * kHeadDim);
+
+  // A warpgroup's products: Q from shared memory, weights from registers.
+  using MmaScores = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float, Shape<_64, Int<kBlockN>, Int<kHeadDim>>, GMMA::Major::K,
+                           GMMA::Major::K>()));
+  using MmaValues = decltype(make_tiled_mma(
+      GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kHeadDim>, Int<kBlockN>>, GMMA::Major::K,
+                           GMMA::Major::MN>()));
+  static_assert(size(MmaScores{}) == 128 && size(MmaValues{}) == 128);
+  // One instruction is as wide as the tile. Tiles of 80, 112 or 176 keys take CuTe's full list of shapes, which the build
+  // asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
+  static_assert(tile_size<1>(MmaScores{}) == kBlockN && tile_size<1>(MmaValues{}) == kHeadDim);
+
+  // (MMA = (2, 2, N / 8), MMA_M = 1, MMA_N = 1)
+  using ScoreFragment = decltype(partition_fragment_C(MmaScores{}, Shape<_64, Int<kBlockN>>{}));
+  using OutputFragment = decltype(partition_fragment_C(MmaValues{}, Shape<_64, Int<kHeadDim>>{}));
+  static_assert(size(ScoreFragment{}) == kBlockN / 2 && size(OutputFragment{}) == kHeadDim / 2);
+  // The scores' registers, rounded, are the A operand: (MMA = (2, 2, 2), MMA_M = 1, MMA_K = BLOCK_N / 16)
+  using WeightFragment = decltype(make_tensor<Element>(
+      Layout<Shape<Shape<_2, _2, _2>, _1, Int<kBlockN / 16>>, Stride<Stride<_1, _2, _4>, _0, _8>>{}));
+
+  static constexpr int kQueryBytes = sizeof(Element) * kBlockM * kHeadDim;
+  static constexpr int kKeyValueBytes = sizeof(Element) * kBlockN * kHeadDim;
+
+  struct SharedStorage {
+    cute::array_aligned<Element, cosize_v<LayoutQ>, 1024> q[kWarpgroups];
+    cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages], v[kStages];
+    // Work and queries share a phase; there are two places for work, since that of a tile is read to its end, and its
+    // queries are free, and the next ones under way, before.
+    ptx::Barrier queries_full, queries_empty, tail_full;
+    ptx::Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+    Work work[2];
+    uint32_t failed_rows[2][kMathWarps];              // one bit a row: what the producer must offer again
+    uint32_t seen_keys[kBlockM][kColumnWords];        // one bit a key: isolate.cuh
+  };
+  static_assert(sizeof(SharedStorage) <= 227 * 1024);
+
+  // The first row, within the tile, of an accumulator that a math thread holds: its other is 8 below.
+  CUTE_HOST_DEVICE static constexpr int row_of_thread(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
+};
+
+// Named barriers; 0 is __syncthreads.
+enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4 };
+
+// A warpgroup's accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8 apart.
+template <class Fragment>
+CUTE_DEVICE auto rows_and_columns(Fragment& fragment) {
+  constexpr int kPairs = decltype(size(fragment))::value / 4;
+  return make_tensor(fragment.data(),
+                     make_layout(make_layout(_2{}, _2{}), make_layout(Shape<_2, Int<kPairs>>{}, Stride<_1, _4>{})));
+}
+
+// Where a ring of stages stands.
+template <int kStages>
+struct StageIndex {
+  int stage = 0;
+  uint32_t parity = 0;
+  CUTE_DEVICE void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace flashcute::cuda::sm90

@@ -1,0 +1,68 @@
+// The two matrix products of a warpgroup. Both only start one; warpgroup_wait<pending> ends them, after which the
+// accumulator may be looked at.
+#pragma once
+
+#include "cuda/sm90/config.cuh"
+
+namespace flashcute::cuda::sm90 {
+
+// scores = Q K^T
+template <class C>
+CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, const typename C::Element* q,
+                              const typename C::Element* k) {
+  typename C::MmaScores mma;
+  const auto thr_mma = mma.get_slice(threadIdx.x % 128);
+  Tensor sQ = make_tensor(make_smem_ptr(q), typename C::LayoutQ{});   // (64, D)
+  Tensor sK = make_tensor(make_smem_ptr(k), typename C::LayoutKV{});  // (BLOCK_N, D)
+  Tensor tSrQ = thr_mma.partition_fragment_A(sQ);                     // (MMA, MMA_M = 1, MMA_K)
+  Tensor tSrK = thr_mma.partition_fragment_B(sK);                     // (MMA, MMA_N = 1, MMA_K)
+  CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == Int<C::kHeadDim / 16>{});
+  CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == size<2>(tSrK));
+  warpgroup_fence_operand(scores);
+  warpgroup_arrive();
+  mma.accumulate_ = GMMA::ScaleOut::Zero;
+  CUTE_UNROLL
+  for (int i = 0; i < size<2>(tSrQ); ++i) {
+    gemm(mma, tSrQ(_, _, i), tSrK(_, _, i), scores);
+    mma.accumulate_ = GMMA::ScaleOut::One;
+  }
+  warpgroup_commit_batch();
+}
+
+// output += weights V
+template <class C>
+CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::WeightFragment& weights,
+                              const typename C::Element* v) {
+  typename C::MmaValues mma;
+  const auto thr_mma = mma.get_slice(threadIdx.x % 128);
+  Tensor sVt = make_tensor(make_smem_ptr(v), typename C::LayoutVt{});  // (D, BLOCK_N)
+  Tensor tOrV = thr_mma.partition_fragment_B(sVt);                     // (MMA, MMA_N = 1, MMA_K)
+  CUTE_STATIC_ASSERT_V(size<2>(tOrV) == size<2>(weights));
+  warpgroup_fence_operand(output);
+  warpgroup_fence_operand(weights);
+  warpgroup_arrive();
+  CUTE_UNROLL
+  for (int i = 0; i < size<2>(tOrV); ++i) gemm(mma, weights(_, _, i), tOrV(_, _, i), output);
+  warpgroup_commit_batch();
+}
+
+// The weights as the tensor cores see them, and their sums, each row's own: a word holds two of one row, and rows
+// alternate. denominators: (rows = 2)
+template <class C, class Denominators>
+CUTE_DEVICE void round_weights(const typename C::ScoreFragment& scores, typename C::WeightFragment& weights,
+                               Denominators& denominators) {
+  using Element = typename C::Element;
+  Tensor words = recast<uint32_t>(weights);
+  float low[2] = {}, high[2] = {};
+  CUTE_UNROLL
+  for (int i = 0; i < size(words); ++i) {
+    words(i) = ptx::pack<Element>(scores(2 * i), scores(2 * i + 1));
+    const float2 rounded = ptx::unpack<Element>(words(i));
+    low[i % 2] += rounded.x;
+    high[i % 2] += rounded.y;
+  }
+  CUTE_UNROLL
+  for (int r = 0; r < 2; ++r) denominators(r) += low[r] + high[r];
+}
+
+}  // namespace flashcute::cuda::sm90

@@ -1,0 +1,59 @@
+// Host side of one compiled kernel: its entry in the registry and its launch.
+#pragma once
+
+#include "cuda/common/driver_launch.h"
+#include "cuda/common/launch.h"
+#include "cuda/sm90/kernel.cuh"
+#include "cuda/sm90/launch.h"
+
+namespace flashcute::cuda::sm90 {
+
+template <class C>
+KernelResources resources(int device) {
+  const DeviceGuard guard(device);
+  check(cudaFuncSetAttribute(attention_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             int(sizeof(typename C::SharedStorage))),
+        "cudaFuncSetAttribute");
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, attention_kernel<C>), "cudaFuncGetAttributes");
+  KernelResources result;
+  result.registers = attributes.numRegs;
+  result.local_memory = attributes.localSizeBytes;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&result.blocks_per_multiprocessor, attention_kernel<C>,
+                                                      C::kThreads, sizeof(typename C::SharedStorage)),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return result;
+}
+
+template <class C>
+void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void*, void* stream) {
+  if (plan.grid == 0) return;
+  KernelParams given = make_kernel_params(problem, plan, buffers, C::kChunk, C::kRowsPerWarpgroup);
+  static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
+  kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &given, static_cast<cudaStream_t>(stream));
+}
+
+template <class C>
+KernelInfo kernel_info(const char* name) {
+  KernelInfo info;
+  info.name = name;
+  info.family = Family::kSm90;
+  info.device = DeviceType::kNvidia;
+  info.head_dim = C::kHeadDim;
+  info.dtype = std::is_same_v<typename C::Element, cutlass::half_t> ? DType::kF16 : DType::kBF16;
+  info.mask = C::kMask;
+  info.block_m = C::kBlockM;
+  info.block_n = C::kBlockN;
+  info.stages = C::kStages;
+  info.threads = C::kThreads;
+  info.min_blocks = 1;
+  info.min_capability = info.max_capability = 90;  // sm_90a has no successor
+  info.shared_memory = sizeof(typename C::SharedStorage);
+  info.refuse = &refuse;
+  info.plan = &plan;
+  info.resources = &resources<C>;
+  info.run = &run<C>;
+  return info;
+}
+
+}  // namespace flashcute::cuda::sm90

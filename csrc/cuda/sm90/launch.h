@@ -1,0 +1,25 @@
+// The sm90 family as the registry sees it: what it refuses, how it plans. One truth for all its kernels.
+#pragma once
+
+#include <string>
+
+#include "core/kernel.h"
+#include "cuda/common/params.h"
+#include "cuda/sm90/tensor_maps.h"
+
+namespace flashcute::cuda::sm90 {
+
+// What a kernel is given.
+struct KernelParams {
+  Params params;
+  unsigned tiles;
+  TensorMap q, k, v;  // (channel, row, head, batch)
+};
+
+std::string refuse(const KernelInfo&, const Problem&, const DeviceFacts&);
+void plan(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&);
+
+// chunk: channels of a box; rows_q: query rows of one.
+KernelParams make_kernel_params(const Problem&, const Plan&, const Buffers&, int chunk, int rows_q);
+
+}  // namespace flashcute::cuda::sm90

@@ -1,0 +1,251 @@
+// A math warpgroup's way over the key tiles of one output tile: 64 query rows, Q K^T of the next tile under the softmax of
+// this one. Its rows see fewer tiles than the CTA's together under a band; it passes over the others.
+#pragma once
+
+#include "cuda/common/softmax.cuh"
+#include "cuda/sm90/gemm.cuh"
+#include "cuda/sm90/isolate.cuh"
+
+namespace flashcute::cuda::sm90 {
+
+// How a step takes a tile in (softmax.cuh).
+enum class Step {
+  kOnline,  // masked
+  kFixed,   // masked
+  kPlain,   // fixed, of a tile that every row sees whole
+};
+
+template <class C>
+class Mainloop {
+  using Element = typename C::Element;
+  using Shared = typename C::SharedStorage;
+  static constexpr int kBlockN = C::kBlockN;
+
+ public:
+  typename C::OutputFragment output;
+  RowSoftmax<Element, 2> softmax;
+  Tensor<ArrayEngine<float, 2>, Layout<_2>> denominators;  // of this thread's columns
+
+  CUTE_DEVICE Mainloop(const Params& params, Shared& shared) : params_(params), shared_(shared) {
+    if (C::kOrdered && warpgroup() == C::kWarpgroups - 1) pass_turn();
+  }
+
+  // Waits for the next work and its queries.
+  CUTE_DEVICE WorkKind await_work() {
+    ptx::wait(shared_.queries_full, items_ % 2);
+    ++items_;
+    return work().kind;
+  }
+
+  // After await_work(), exactly once for each.
+  CUTE_DEVICE void release_queries() { arrive(shared_.queries_empty); }
+
+  CUTE_DEVICE void run() {
+    reset();
+    const KeyRange own = own_range();
+    if (own.begin >= own.end) {
+      release_queries();
+      pass_over(range().begin, range().end);
+      return;
+    }
+    pass_over(range().begin, own.begin);
+    seed(own.begin, own.end);
+    const bool sums = params_.lse.data != nullptr;
+    int n = own.begin + 1;
+    for (const int end = min(own.plain_begin, own.end); C::kBanded && n < end; ++n) {
+      step<Step::kOnline, true>(n, own.end);
+    }
+    softmax.settle();
+    if (sums) {
+      for (; n < own.plain_end; ++n) step<Step::kPlain, true>(n, own.end);
+    } else {
+      for (; n < own.plain_end; ++n) step<Step::kPlain, false>(n, own.end);
+    }
+    for (; n < own.end; ++n) step<Step::kFixed, true>(n, own.end);
+    ptx::wait(shared_.v_full[v_.stage], v_.parity);
+    start_values<C>(output, weights_, shared_.v[v_.stage].data());
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(output);
+    release_values();
+    pass_over(own.end, range().end);
+  }
+
+  // Online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
+  CUTE_DEVICE void run_careful() {
+    reset();
+    for (int n = range().begin; n < range().end; ++n) careful_tile(n);
+    release_queries();
+  }
+
+  CUTE_DEVICE int slot() const { return (items_ - 1) % 2; }
+  // In shared memory: registers are for the accumulators.
+  CUTE_DEVICE const TileIndex& tile() const { return work().tile; }
+  CUTE_DEVICE const Member& member() const { return work().member; }
+  CUTE_DEVICE int row(int r) const { return first_row() + C::row_of_thread(threadIdx.x) + 8 * r; }
+
+  // Is there a key that the row sees?
+  CUTE_DEVICE bool sees_any(int r) const {
+    const RowBand band = row_band<C::kBanded>(params_.band, member(), row(r), row(r));
+    return band.any_begin < band.any_end;
+  }
+
+ private:
+  CUTE_DEVICE const Work& work() const { return shared_.work[slot()]; }
+  CUTE_DEVICE const KeyRange& range() const { return work().range; }
+  CUTE_DEVICE static int warpgroup() { return int(threadIdx.x) / 128; }
+  CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
+
+  CUTE_DEVICE void arrive(ptx::Barrier& barrier) const {
+    if (threadIdx.x % 32 == 0) ptx::arrive(barrier);
+  }
+
+  CUTE_DEVICE void release_keys() {
+    arrive(shared_.k_empty[k_.stage]);
+    k_.advance();
+  }
+
+  CUTE_DEVICE void release_values() {
+    arrive(shared_.v_empty[v_.stage]);
+    v_.advance();
+  }
+
+  CUTE_DEVICE void await_turn() const {
+    if constexpr (C::kOrdered) ptx::named_sync(kTurnOfFirst + warpgroup(), 256);
+  }
+
+  CUTE_DEVICE void pass_turn() const {
+    if constexpr (C::kOrdered) {
+      ptx::named_arrive(kTurnOfFirst + (warpgroup() == C::kWarpgroups - 1 ? 0 : warpgroup() + 1), 256);
+    }
+  }
+
+  CUTE_DEVICE void reset() {
+    clear(output);
+    clear(denominators);
+    softmax = {};
+  }
+
+  // The tiles that this warpgroup's rows see.
+  CUTE_DEVICE KeyRange own_range() const {
+    const int first = first_row() + warpgroup() * C::kRowsPerWarpgroup;
+    const int last = min(first + C::kRowsPerWarpgroup, member().len_q) - 1;
+    if (first > last) return {};
+    return key_range<kBlockN>(row_band<C::kBanded>(params_.band, member(), first, last));
+  }
+
+  CUTE_DEVICE void pass_over(int begin, int end) {
+    for (int n = begin; n < end; ++n) {
+      await_turn();
+      pass_turn();
+      ptx::wait(shared_.k_full[k_.stage], k_.parity);  // lest this warpgroup's arrivals run a phase ahead
+      release_keys();
+      ptx::wait(shared_.v_full[v_.stage], v_.parity);
+      release_values();
+    }
+  }
+
+  // The first tile, whose maxima are the references of those that follow.
+  CUTE_DEVICE void seed(int n, int end) {
+    typename C::ScoreFragment scores;
+    ptx::wait(shared_.k_full[k_.stage], k_.parity);
+    await_turn();
+    start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
+    pass_turn();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(scores);
+    release_keys();
+    if (n + 1 == end) release_queries();
+    Tensor rows = rows_and_columns(scores);
+    mask_scores(rows, n);
+    Tensor output_rows = rows_and_columns(output);
+    softmax.online_step(rows, output_rows, denominators, params_.scale_log2);
+    round_weights<C>(scores, weights_, denominators);
+  }
+
+  // Scores of tile n; the values of the tile before it join the output meanwhile.
+  template <Step kStep, bool kSum>
+  CUTE_DEVICE void step(int n, int end) {
+    typename C::ScoreFragment scores;
+    ptx::wait(shared_.k_full[k_.stage], k_.parity);
+    await_turn();
+    start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
+    ptx::wait(shared_.v_full[v_.stage], v_.parity);
+    start_values<C>(output, weights_, shared_.v[v_.stage].data());
+    pass_turn();
+    warpgroup_wait<1>();
+    warpgroup_fence_operand(scores);
+    release_keys();
+    if (n + 1 == end) release_queries();
+    Tensor rows = rows_and_columns(scores);
+    if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
+    if constexpr (kStep == Step::kOnline) {
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(output);
+      Tensor output_rows = rows_and_columns(output);
+      softmax.online_step(rows, output_rows, denominators, params_.scale_log2);
+    } else {
+      softmax.template fixed_step<kSum>(rows, params_.scale_log2, [&](int r, int) { return -softmax.reference[r]; });
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(output);
+    }
+    release_values();
+    round_weights<C>(scores, weights_, denominators);
+  }
+
+  CUTE_DEVICE void careful_tile(int n) {
+    typename C::ScoreFragment scores;
+    ptx::wait(shared_.k_full[k_.stage], k_.parity);
+    start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(scores);
+    release_keys();
+    ptx::wait(shared_.v_full[v_.stage], v_.parity);
+    Element* v = shared_.v[v_.stage].data();
+    const bool isolate = ptx::named_any(kAllMath, C::kMathThreads, holds_nonfinite<C>(v));
+    Tensor rows = rows_and_columns(scores);
+    Tensor output_rows = rows_and_columns(output);
+    mask_scores(rows, n);
+    if (isolate) note_seen_keys<C>(shared_, rows);
+    transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
+    softmax.online_step(rows, output_rows, denominators, 1.f);
+    if (isolate) {
+      add_nonfinite<C>(output_rows, shared_, v);
+      ptx::named_sync(kAllMath, C::kMathThreads);
+      clear_nonfinite<C>(v);
+      ptx::named_sync(kAllMath, C::kMathThreads);
+    }
+    round_weights<C>(scores, weights_, denominators);
+    start_values<C>(output, weights_, v);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(output);
+    release_values();
+  }
+
+  CUTE_DEVICE const Element* queries() const { return shared_.q[warpgroup()].data(); }
+
+  // -inf where the row does not see the key.
+  template <class Scores>
+  CUTE_DEVICE void mask_scores(Scores& scores, int n) const {
+    const int first_key = n * kBlockN + 2 * int(threadIdx.x % 4);
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const RowBand band = row_band<C::kBanded>(params_.band, member(), row(r), row(r));
+      const int begin = band.any_begin - first_key, end = band.any_end - first_key;
+      CUTE_UNROLL
+      for (int c = 0; c < size<1>(scores); ++c) {
+        const int column = 8 * (c / 2) + c % 2;
+        bool seen = column < end;
+        if constexpr (C::kBanded) seen = seen && column >= begin;
+        scores(r, c) = seen ? scores(r, c) : -INFINITY;
+      }
+    }
+  }
+
+  const Params& params_;
+  Shared& shared_;
+  typename C::WeightFragment weights_;
+  StageIndex<C::kStages> k_, v_;
+  uint32_t items_ = 0;
+};
+
+}  // namespace flashcute::cuda::sm90

@@ -1,0 +1,100 @@
+// Hopper's instructions that the kernels write by hand: barriers in shared memory, tensor copies, registers moved between
+// warpgroups. Matrix instructions are CuTe's.
+#pragma once
+
+#include "cuda/common/ptx.cuh"
+
+namespace flashcute::cuda::ptx {
+
+using Barrier = uint64_t;  // an mbarrier in shared memory
+
+__device__ __forceinline__ void init(Barrier& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine.
+__device__ __forceinline__ void fence_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(Barrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+// Arrives; the phase ends once `bytes` more have been copied.
+__device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Waits for the end of a phase of that parity.
+__device__ __forceinline__ void wait(Barrier& barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "retry:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra retry;\n"
+      "}\n" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// What this thread wrote to shared memory becomes visible to the tensor cores and the copy engine.
+__device__ __forceinline__ void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// named_sync; does any of the threads say yes?
+__device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
+  uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "bar.red.or.pred any, %1, %2, mine;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(uint32_t(mine))
+      : "memory");
+  return any != 0;
+}
+
+// How long L2 should keep what a copy reads.
+enum class Keep : uint64_t { kFirstOut = 0x12F0000000000000, kLastOut = 0x14F0000000000000 };
+
+// One box of a 4-d tensor to shared memory; its bytes count for `barrier`.
+__device__ __forceinline__ void copy_box(void* shared, const void* map, Barrier& barrier, Keep keep, int channel,
+                                         int row, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(&barrier)), "r"(channel), "r"(row), "r"(head), "r"(batch),
+      "l"(static_cast<uint64_t>(keep))
+      : "memory");
+}
+
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace flashcute::cuda::ptx

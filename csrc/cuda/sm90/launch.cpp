@@ -8,6 +8,7 @@ namespace {
 constexpr int64_t kMaxBatch = int64_t{1} << 30;
 constexpr int64_t kMaxTiles = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxTotal = (int64_t{1} << 31) - 1;  // cu_seqlens are int32
+constexpr size_t kScratchBytes = 256;                  // the ticket, and what is not used of a workspace's unit
 constexpr uint32_t kAlignment = 16;                    // bytes, of what the copy engine reads
 
 int64_t tiles_of(const KernelInfo& kernel, const Problem& p) {
@@ -69,13 +70,21 @@ void plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts& facts, 
   plan.block_n = kernel.block_n;
   plan.threads = kernel.threads;
   plan.shared_memory = kernel.shared_memory;
-  plan.grid = std::min<int64_t>(tiles_of(kernel, p), facts.multiprocessors);
+  const int64_t tiles = tiles_of(kernel, p);
+  plan.grid = std::min<int64_t>(tiles, facts.multiprocessors);
+  if (tiles > plan.grid && (kernel.mask == MaskClass::kBanded || p.packed())) {  // tiles of unequal weight
+    plan.scratch_size = plan.workspace = kScratchBytes;
+  }
 }
 
-KernelParams make_kernel_params(const Problem& p, const Plan& plan, const Buffers& buffers, int chunk, int rows_q) {
+KernelParams make_kernel_params(const Problem& p, const Plan& plan, const Buffers& buffers, void* workspace, int chunk,
+                                int rows_q) {
   KernelParams given{};
   given.params = make_params(p, plan, buffers, nullptr, 0);
   given.tiles = unsigned(tiles_of(*plan.kernel, p));
+  if (plan.scratch_size != 0) {
+    given.ticket = reinterpret_cast<unsigned*>(static_cast<char*>(workspace) + plan.scratch_offset);
+  }
   given.q = make_tensor_map(given.params.q, p.dtype, extents_q(p), chunk, rows_q);
   given.k = make_tensor_map(given.params.k, p.dtype, extents_k(p, p.head_dim), chunk, plan.block_n);
   given.v = make_tensor_map(given.params.v, p.dtype, extents_k(p, p.head_dim_v), chunk, plan.block_n);

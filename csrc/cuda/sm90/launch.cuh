@@ -26,9 +26,13 @@ KernelResources resources(int device) {
 }
 
 template <class C>
-void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void*, void* stream) {
+void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
   if (plan.grid == 0) return;
-  KernelParams given = make_kernel_params(problem, plan, buffers, C::kChunk, C::kRowsPerWarpgroup);
+  KernelParams given = make_kernel_params(problem, plan, buffers, workspace, C::kChunk, C::kRowsPerWarpgroup);
+  if (given.ticket != nullptr) {
+    const DeviceGuard guard(problem.device_id);
+    check(cudaMemsetAsync(given.ticket, 0, sizeof(unsigned), static_cast<cudaStream_t>(stream)), "cudaMemsetAsync");
+  }
   static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
   kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &given, static_cast<cudaStream_t>(stream));
 }

@@ -13,6 +13,7 @@ namespace flashcute::cuda::sm90 {
 struct KernelParams {
   Params params;
   unsigned tiles;
+  unsigned* ticket;   // the next tile to hand out, less the CTAs' first ones; null: tiles are dealt out in turn
   TensorMap q, k, v;  // (channel, row, head, batch)
 };
 
@@ -20,6 +21,6 @@ std::string refuse(const KernelInfo&, const Problem&, const DeviceFacts&);
 void plan(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&);
 
 // chunk: channels of a box; rows_q: query rows of one.
-KernelParams make_kernel_params(const Problem&, const Plan&, const Buffers&, int chunk, int rows_q);
+KernelParams make_kernel_params(const Problem&, const Plan&, const Buffers&, void* workspace, int chunk, int rows_q);
 
 }  // namespace flashcute::cuda::sm90

@@ -17,19 +17,24 @@ class Producer {
 
   // All lanes of one warp call it.
   CUTE_DEVICE void run() {
-    const unsigned rounds = (given_.tiles + gridDim.x - 1) / gridDim.x;
-    for (unsigned round = 0; round < rounds; ++round) {
-      // There and back: who gets the heavier tile of one round gets the lighter one of the next.
-      const unsigned place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-      if (round * gridDim.x + place >= given_.tiles) continue;
-      const Work work = plan(round * gridDim.x + place);
+    unsigned place = blockIdx.x;
+    while (place < given_.tiles) {
+      const unsigned next = draw();  // under the loads of this tile, which take longer
+      const Work work = plan(place);
       if (work.kind == WorkKind::kTile) offer(work);
+      place = __shfl_sync(0xffffffffu, next, 0);
     }
     offer(Work{WorkKind::kNothing, {}, {}, {}});
     offer(Work{WorkKind::kEnd, {}, {}, {}});
   }
 
  private:
+  // The place of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.
+  CUTE_DEVICE unsigned draw() {
+    if (given_.ticket == nullptr) return blockIdx.x + ++rounds_ * gridDim.x;
+    return elected_ ? gridDim.x + atomicAdd(given_.ticket, 1u) : 0u;
+  }
+
   CUTE_DEVICE Work plan(unsigned place) const {
     Work work{WorkKind::kNothing, tile_of_block<C::kBlockM>(params_, place), {}, {}};
     work.member = member_of(params_, work.tile.batch);
@@ -165,7 +170,7 @@ class Producer {
   const Params& params_;
   typename C::SharedStorage& shared_;
   const bool elected_;
-  uint32_t items_ = 0, tails_ = 0;
+  uint32_t items_ = 0, tails_ = 0, rounds_ = 0;
   StageIndex<C::kStages> k_, v_;
 };
 

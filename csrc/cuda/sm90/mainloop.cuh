@@ -99,6 +99,8 @@ class Mainloop {
     if (threadIdx.x % 32 == 0) ptx::arrive(barrier);
   }
 
+  CUTE_DEVICE void await_keys() const { ptx::wait(shared_.k_full[k_.stage], k_.parity); }
+
   CUTE_DEVICE void release_keys() {
     arrive(shared_.k_empty[k_.stage]);
     k_.advance();
@@ -137,7 +139,7 @@ class Mainloop {
     for (int n = begin; n < end; ++n) {
       await_turn();
       pass_turn();
-      ptx::wait(shared_.k_full[k_.stage], k_.parity);  // lest this warpgroup's arrivals run a phase ahead
+      await_keys();  // lest this warpgroup's arrivals run a phase ahead
       release_keys();
       ptx::wait(shared_.v_full[v_.stage], v_.parity);
       release_values();
@@ -147,7 +149,7 @@ class Mainloop {
   // The first tile, whose maxima are the references of those that follow.
   CUTE_DEVICE void seed(int n, int end) {
     typename C::ScoreFragment scores;
-    ptx::wait(shared_.k_full[k_.stage], k_.parity);
+    await_keys();
     await_turn();
     start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
     pass_turn();
@@ -160,13 +162,13 @@ class Mainloop {
     Tensor output_rows = rows_and_columns(output);
     softmax.online_step(rows, output_rows, denominators, params_.scale_log2);
     round_weights<C>(scores, weights_, denominators);
+    if (n + 1 < end) await_keys();
   }
 
-  // Scores of tile n; the values of the tile before it join the output meanwhile.
+  // Scores of tile n, whose keys have been waited for; the values of the tile before it join the output meanwhile.
   template <Step kStep, bool kSum>
   CUTE_DEVICE void step(int n, int end) {
     typename C::ScoreFragment scores;
-    ptx::wait(shared_.k_full[k_.stage], k_.parity);
     await_turn();
     start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
     ptx::wait(shared_.v_full[v_.stage], v_.parity);
@@ -183,8 +185,11 @@ class Mainloop {
       warpgroup_fence_operand(output);
       Tensor output_rows = rows_and_columns(output);
       softmax.online_step(rows, output_rows, denominators, params_.scale_log2);
+      if (n + 1 < end) await_keys();
     } else {
       softmax.template fixed_step<kSum>(rows, params_.scale_log2, [&](int r, int) { return -softmax.reference[r]; });
+      // Here, not later, lest the compiler move the exponentials below the end of the product: it moves none over a loop.
+      if (n + 1 < end) await_keys();
       warpgroup_wait<0>();
       warpgroup_fence_operand(output);
     }
@@ -194,7 +199,7 @@ class Mainloop {
 
   CUTE_DEVICE void careful_tile(int n) {
     typename C::ScoreFragment scores;
-    ptx::wait(shared_.k_full[k_.stage], k_.parity);
+    await_keys();
     start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);

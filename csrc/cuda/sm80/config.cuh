@@ -1,7 +1,6 @@
 // The sm80 family's tiles, layouts and shared-memory plan: everything a kernel's shape follows from.
 #pragma once
 
-#include <cute/atom/copy_traits_sm75.hpp>
 #include <cute/atom/mma_traits_sm80.hpp>
 #include <cute/tensor.hpp>
 #include <type_traits>
@@ -39,7 +38,7 @@ constexpr TileShape tile_shape(int head_dim, MaskClass mask, bool small) {
   if (head_dim <= 64) return {4, 32, 64, 2, 2};
   // any: with its many plain loops, 64 keys spill in each of them
   if (head_dim <= 96) return {4, 32, mask == MaskClass::kAny ? 32 : 64, 2, 2};
-  if (head_dim <= 128) return mask == MaskClass::kFull ? TileShape{4, 32, 64, 1, 2} : TileShape{4, 32, 32, 2, 2};
+  if (head_dim <= 128) return {4, 32, 32, 2, 2};
   if (head_dim <= 192) return {8, 16, 64, 1, 1};
   return small ? TileShape{4, 16, 64, 1, 1} : TileShape{8, 16, 64, 1, 1};
 }
@@ -94,12 +93,7 @@ struct Config {
                                           Layout<Shape<_8, Int<kAtomColumns>>, Stride<Int<kAtomColumns>, _1>>{}));
   using LayoutQ = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));   // (BLOCK_M, D)
   using LayoutKV = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));  // (BLOCK_N, D)
-  using LayoutVt = decltype(composition(LayoutKV{}, make_layout(Shape<Int<kHeadDim>, Int<kBlockN>>{}, GenRowMajor{})));
-  using LayoutVtPlain = decltype(get_nonswizzle_portion(LayoutVt{}));  // (D, BLOCK_N), for shapes only
   using LayoutO = LayoutQ;
-
-  using LoadAtom = Copy_Atom<SM75_U32x4_LDSM_N, Element>;
-  using LoadTransposedAtom = Copy_Atom<SM75_U16x8_LDSM_T, Element>;
 
   // The first row, within the tile, of an accumulator that a thread holds: its others are 8 apart.
   CUTE_HOST_DEVICE static constexpr int row_of_thread(int thread) {

@@ -26,7 +26,11 @@ class Mainloop {
 
   // shared.work must be visible to every thread.
   CUTE_DEVICE Mainloop(const Params& params, Shared& shared)
-      : params_(params), shared_(shared), load_k_(params.head_dim), load_v_(params.head_dim_v) {}
+      : params_(params),
+        shared_(shared),
+        lane_(lane_offsets<C>()),
+        load_k_(params.head_dim),
+        load_v_(params.head_dim_v) {}
 
   // Enqueues the query tile; the first key tile's wait covers it. No key, no load: nobody would wait for it.
   CUTE_DEVICE void load_queries() const {
@@ -196,15 +200,16 @@ class Mainloop {
   CUTE_DEVICE void plain_tile(int n, int end) {
     begin_tile(n, end);
     const auto& stage = shared_.stages[stage_];
+    const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
+    gemm_scores<C>(scores, warp_queries(), ptx::shared_address(stage.k.data()), lane);
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
     weigh_plain_scores<kForm, kSums>(softmax, rows, params_, slope_log2, member().diagonal, place_of(n));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
-    gemm_values<true, C>(output, denominators_, weights, stage.v.data());
+    gemm_values<true, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
     end_tile();
   }
 
@@ -218,8 +223,9 @@ class Mainloop {
       if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, kBlockN / 4>(place);
       seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
     }
+    const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    if (seen) gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
+    if (seen) gemm_scores<C>(scores, warp_queries(), ptx::shared_address(stage.k.data()), lane);
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     Tensor rows = rows_and_columns(scores);
@@ -247,9 +253,22 @@ class Mainloop {
       if constexpr (C::kExtras) {  // dropped weights count in the denominators
         if (extras().drop(rows, place)) round_weights<C>(scores, weights);
       }
-      gemm_values<false, C>(output, denominators_, weights, stage.v.data());
+      gemm_values<false, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
     }
     end_tile();
+  }
+
+  // For one tile: what is made of them must not live longer.
+  CUTE_DEVICE LaneOffsets fresh_lane_offsets() const {
+    LaneOffsets lane = lane_;
+    ptx::forget_origin(lane.by_rows);
+    ptx::forget_origin(lane.by_columns);
+    return lane;
+  }
+
+  CUTE_DEVICE uint32_t warp_queries() const {
+    return ptx::shared_address(shared_.q.data()) +
+           2u * typename C::LayoutQ{}(int(threadIdx.x / 32) * C::kRowsPerWarp, 0);
   }
 
   CUTE_DEVICE ScoreExtras<Element> extras() const { return {params_, tile(), member(), shared_.work.slope_log2}; }
@@ -295,6 +314,7 @@ class Mainloop {
 
   const Params& params_;
   Shared& shared_;
+  LaneOffsets lane_;
   typename C::DenominatorFragment denominators_;
   TileLoader<C, typename C::LayoutKV> load_k_, load_v_;
   int stage_ = 0;

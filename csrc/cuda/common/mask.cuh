@@ -79,6 +79,19 @@ struct Columns {
     for (int i = 0; i < kWords; ++i) united |= words[i];
     return united != 0;
   }
+  // Those of one of kBlockN / kColumns parts.
+  template <int kColumns>
+  __device__ __forceinline__ Columns<kColumns> part(int index) const {
+    Columns<kColumns> columns;
+#pragma unroll
+    for (int i = 0; i < Columns<kColumns>::kWords; ++i) {
+#pragma unroll
+      for (int j = i; j < kWords; j += Columns<kColumns>::kWords) {
+        if (j == i || j / Columns<kColumns>::kWords == index) columns.words[i] = words[j];
+      }
+    }
+    return columns;
+  }
   __device__ __forceinline__ bool all() const {
     uint32_t shared = ~0u;
 #pragma unroll

@@ -41,20 +41,25 @@ struct RowSoftmax {
   }
 
   // scores, output: (rows, columns); denominators: (rows). Scores, `scale_log2` > 0 apart from powers of two, become
-  // weights; -inf marks a key that the row does not see.
-  template <class Scores, class Output, class Denominators>
+  // weights; -inf marks a key that the row does not see. unite(maxima) makes them those of the whole rows, where other
+  // warps have scores of theirs.
+  template <class Scores, class Output, class Denominators, class Unite>
   __device__ __forceinline__ void online_step(Scores& scores, Output& output, Denominators& denominators,
-                                              float scale_log2) {
+                                              float scale_log2, Unite unite) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
-    float rescale[kRows];
+    float maxima[kRows], rescale[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      maxima[r] = scores(r, 0);
+#pragma unroll
+      for (int c = 1; c < cute::size<1>(scores); ++c) maxima[r] = fmaxf(maxima[r], scores(r, c));
+      maxima[r] = quad_reduce(maxima[r], [](float a, float b) { return fmaxf(a, b); }) * scale_log2;
+    }
+    unite(maxima);
     bool changed = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      float maximum = scores(r, 0);
-#pragma unroll
-      for (int c = 1; c < cute::size<1>(scores); ++c) maximum = fmaxf(maximum, scores(r, c));
-      maximum = quad_reduce(maximum, [](float a, float b) { return fmaxf(a, b); }) * scale_log2;
-      maximum = fmaxf(reference[r], maximum);
+      const float maximum = fmaxf(reference[r], maxima[r]);
       // before the first visible key, sums and output are zero: nothing to rescale
       rescale[r] = reference[r] == -INFINITY ? 1.f : ptx::exp2(reference[r] - maximum);
       changed |= !(rescale[r] == 1.f);
@@ -72,7 +77,7 @@ struct RowSoftmax {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const float base = reference[r] == -INFINITY ? 0.f : reference[r];
-      weigh<true>(r, scores, scale_log2, [&](int) { return -base; });
+      weigh<true>(r, scores, [&](int c) { return fmaf(scores(r, c), scale_log2, -base); });
     }
   }
 
@@ -82,15 +87,13 @@ struct RowSoftmax {
     for (int r = 0; r < kRows; ++r) reference[r] = reference[r] == -INFINITY ? 0.f : reference[r];
   }
 
-  // Every row sees every column. Weights are 2^(score * factor + addend(r, c)), the addend being what the score lacks,
-  // minus the row's reference. kSum: the LSE is wanted.
-  template <bool kSum, class Scores, class Addend>
-  __device__ __forceinline__ void fixed_step(Scores& scores, float factor, Addend addend) {
+  // Every row sees every column. Weights are 2^exponent(r, c), in which the row's reference is subtracted. kSum: the
+  // LSE is wanted.
+  template <bool kSum, class Scores, class Exponent>
+  __device__ __forceinline__ void fixed_step(Scores& scores, Exponent exponent) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      weigh<kSum>(r, scores, factor, [&](int c) { return addend(r, c); });
-    }
+    for (int r = 0; r < kRows; ++r) weigh<kSum>(r, scores, [&](int c) { return exponent(r, c); });
   }
 
   // Must a row be done again, with care? Two things can have gone wrong, and both show. An inf or NaN in O: a weight
@@ -126,12 +129,12 @@ struct RowSoftmax {
   }
 
  private:
-  template <bool kSum, class Scores, class Addend>
-  __device__ __forceinline__ void weigh(int r, Scores& scores, float factor, Addend addend) {
+  template <bool kSum, class Scores, class Exponent>
+  __device__ __forceinline__ void weigh(int r, Scores& scores, Exponent exponent) {
     float tile_sum = 0.f;  // first: added to a long row's sum one by one, equal weights would all round the same way
 #pragma unroll
     for (int c = 0; c < cute::size<1>(scores); ++c) {
-      scores(r, c) = ptx::exp2(fmaf(scores(r, c), factor, addend(c)));
+      scores(r, c) = ptx::exp2(exponent(c));
       if constexpr (kSum) tile_sum += scores(r, c);
     }
     if constexpr (kSum) sum[r] += tile_sum;

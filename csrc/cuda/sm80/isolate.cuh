@@ -3,7 +3,7 @@
 // out of the tile before the product. Slow, rare, and with few registers: its presence must not cost the fast path any.
 #pragma once
 
-#include "cuda/sm80/gemm.cuh"
+#include "cuda/sm80/parts.cuh"
 
 namespace flashcute::cuda::sm80 {
 
@@ -48,7 +48,7 @@ CUTE_DEVICE void clear_nonfinite(typename C::Element* v) {
 }
 
 // Notes in shared memory which keys of the tile each row of this warp sees, one bit each.
-// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row.
+// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row, or a part of one.
 template <class C, class Scores>
 CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores& scores) {
   CUTE_UNROLL
@@ -64,10 +64,11 @@ CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores&
       words[i] <<= 2 * (threadIdx.x % 4);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 1);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 2);
-      shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][i] = words[i];
+      shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][C::part_of_thread(threadIdx.x) * C::kColumnWords + i] =
+          words[i];
     }
   }
-  __syncwarp();
+  sync_sharers<C>();
 }
 
 // output: (rows, columns) += the infs and NaNs of the keys each row sees.
@@ -77,8 +78,9 @@ CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& 
 #pragma unroll 1
   for (int key = 0; key < C::kBlockN; ++key) {
     CUTE_UNROLL
-    for (int n = 0; n < C::kHeadDim / 8; ++n) {
-      const auto* pair = &sV(key, 8 * n + 2 * int(threadIdx.x % 4));
+    for (int n = 0; n < C::kChannelsPerPart / 8; ++n) {
+      const int channel = C::part_of_thread(threadIdx.x) * C::kChannelsPerPart + 8 * n + 2 * int(threadIdx.x % 4);
+      const auto* pair = &sV(key, channel);
       const uint32_t nonfinite = HalfBits<typename C::Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
       if (nonfinite == 0) continue;
       const float low = nonfinite & 0xFFFFu ? float(pair[0]) : 0.f, high = nonfinite >> 16 ? float(pair[1]) : 0.f;

@@ -8,6 +8,7 @@
 #include "cuda/sm80/gemm.cuh"
 #include "cuda/sm80/isolate.cuh"
 #include "cuda/sm80/loader.cuh"
+#include "cuda/sm80/parts.cuh"
 
 namespace flashcute::cuda::sm80 {
 
@@ -18,7 +19,7 @@ class Mainloop {
   static constexpr int kBlockN = C::kBlockN;
 
  public:
-  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8)
+  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8 / parts)
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
   // (row) of the thread, as in rows_and_columns(output)
@@ -89,7 +90,7 @@ class Mainloop {
   }
 
   CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
-  CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / 32) * C::kRowsPerWarp; }
+  CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / (32 * C::kParts)) * C::kRowsPerWarp; }
   CUTE_DEVICE int first_thread_row() const { return first_row() + C::row_of_thread(threadIdx.x); }
 
  private:
@@ -202,14 +203,15 @@ class Mainloop {
     const auto& stage = shared_.stages[stage_];
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    gemm_scores<C>(scores, warp_queries(), ptx::shared_address(stage.k.data()), lane);
+    gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
     weigh_plain_scores<kForm, kSums>(softmax, rows, params_, slope_log2, member().diagonal, place_of(n));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
-    gemm_values<true, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
+    const auto operand = weights_of_tile<C>(shared_, lane, weights);
+    gemm_values<true, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     end_tile();
   }
 
@@ -218,27 +220,30 @@ class Mainloop {
     auto& stage = shared_.stages[stage_];
     bool seen = columns_of(n).any() && warp_sees(n);
     const ElementPlace place = place_of(n);
-    ElementBits<C::kRowsPerThread, kBlockN / 4> visible;
+    ElementBits<C::kRowsPerThread, C::kKeysPerPart / 4> visible;
     if constexpr (C::kExtras) {
-      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, kBlockN / 4>(place);
-      seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, C::kKeysPerPart / 4>(place);
+      // warps that share rows must agree
+      if (C::kParts == 1) seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
     }
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    if (seen) gemm_scores<C>(scores, warp_queries(), ptx::shared_address(stage.k.data()), lane);
+    if (seen) gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     Tensor rows = rows_and_columns(scores);
     if (seen) {
       if constexpr (C::kExtras) extras().apply(rows, place, visible);
-      if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), columns_of(n));
+      if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), part_of(columns_of(n)));
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
       // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
       const bool scaled = C::kExtras || careful;
       if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
-      softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2);
+      softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2, [&](auto& maxima) {
+        combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); });
+      });
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
     }
     if (isolate) {
@@ -249,11 +254,18 @@ class Mainloop {
     if (seen) {
       auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
       round_weights<C>(scores, weights);
-      sum_weights<C>(denominators_, weights);
-      if constexpr (C::kExtras) {  // dropped weights count in the denominators
-        if (extras().drop(rows, place)) round_weights<C>(scores, weights);
+      auto operand = weights_of_tile<C>(shared_, lane, weights);
+      sum_weights<C>(denominators_, operand);
+      if constexpr (C::kExtras) {
+        if (extras().drop(rows, place)) {  // dropped weights count in the denominators
+          round_weights<C>(scores, weights);
+          if constexpr (C::kParts > 1) {
+            sync_sharers<C>();
+            operand = weights_of_tile<C>(shared_, lane, weights);
+          }
+        }
       }
-      gemm_values<false, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
+      gemm_values<false, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     }
     end_tile();
   }
@@ -268,13 +280,27 @@ class Mainloop {
 
   CUTE_DEVICE uint32_t warp_queries() const {
     return ptx::shared_address(shared_.q.data()) +
-           2u * typename C::LayoutQ{}(int(threadIdx.x / 32) * C::kRowsPerWarp, 0);
+           2u * typename C::LayoutQ{}(C::kRowsPerWarp * (threadIdx.x / (32 * C::kParts)), 0);
+  }
+
+  CUTE_DEVICE static int part() { return C::part_of_thread(threadIdx.x); }
+
+  CUTE_DEVICE static uint32_t part_of_keys(const Element* k) {
+    return ptx::shared_address(k) + part() * 2 * typename C::LayoutKV{}(Int<C::kKeysPerPart % kBlockN>{}, _0{});
+  }
+
+  CUTE_DEVICE static uint32_t part_of_values(const Element* v) {
+    return ptx::shared_address(v) + part() * 2 * typename C::LayoutKV{}(_0{}, Int<C::kChannelsPerPart % C::kHeadDim>{});
+  }
+
+  CUTE_DEVICE static auto part_of(const Columns<kBlockN>& columns) {
+    return columns.template part<C::kKeysPerPart>(part());
   }
 
   CUTE_DEVICE ScoreExtras<Element> extras() const { return {params_, tile(), member(), shared_.work.slope_log2}; }
 
   CUTE_DEVICE ElementPlace place_of(int n) const {
-    return {first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
+    return {first_thread_row(), n * kBlockN + part() * C::kKeysPerPart + 2 * int(threadIdx.x % 4)};
   }
 
   CUTE_DEVICE bool warp_sees(int n) const {
@@ -294,7 +320,7 @@ class Mainloop {
 
   // -inf where the row does not see the key.
   template <class Scores>
-  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<kBlockN> columns) const {
+  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<C::kKeysPerPart> columns) const {
     CUTE_UNROLL
     for (int i = 0; i < C::kColumnWords; ++i) columns.words[i] >>= 2 * (threadIdx.x % 4);
     const int diagonal = member().diagonal;

@@ -43,7 +43,7 @@ __device__ __forceinline__ float greatest_magnitude(const Scores& scores) {
   return greatest;
 }
 
-// One fixed step over raw products. slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.
+// Raw products become weights. slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.
 template <PlainForm kForm, bool kSum, class Softmax, class Scores>
 __device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& scores, const Params& params,
                                                    float slope_log2, int diagonal, ElementPlace place) {
@@ -69,20 +69,20 @@ __device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& sco
     for (; far_rounds > 0; --far_rounds) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) row_addend[r] += extras.softcap_log2;
-      softmax.template fixed_step<kSum>(scores, [&](int r, int c) {
+      softmax.template weigh<kSum>(scores, [&](int r, int c) {
         return fmaf(upper_share(scores(r, c) * extras.softcap_rate), -2.f * extras.softcap_log2, addend(r, c));
       });
     }
     if (near) {
       const float* series = extras.softcap_series;
-      softmax.template fixed_step<kSum>(scores, [&](int r, int c) {
+      softmax.template weigh<kSum>(scores, [&](int r, int c) {
         const float s = scores(r, c), square = s * s;
         return fmaf(s, fmaf(square, fmaf(square, series[2], series[1]), series[0]), addend(r, c));
       });
     }
   } else {
-    softmax.template fixed_step<kSum>(
-        scores, [&](int r, int c) { return fmaf(scores(r, c), params.scale_log2, addend(r, c)); });
+    softmax.template weigh<kSum>(scores,
+                                 [&](int r, int c) { return fmaf(scores(r, c), params.scale_log2, addend(r, c)); });
   }
 }
 

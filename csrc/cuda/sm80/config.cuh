@@ -129,6 +129,7 @@ struct Config {
     };
     Work work;
     KeyBits key_bits;
+    BandTiles warp_tiles[kWarps];                        // those that the warp's rows see
     uint32_t redo_rows[kWarps];                          // one bit a row
     uint32_t seen_keys[kBlockM][kParts * kColumnWords];  // one bit a key: isolate.cuh
     Exchange<kParts == 1 ? 0 : kParts> exchange;

@@ -1,4 +1,4 @@
-// One output tile's way over its key tiles. Two loop bodies: online_tile takes any tile; plain_tile takes those that
+// One output tile's way over its key tiles. Two loop bodies: general_tile takes any tile; plain_tile takes those that
 // every row sees whole, which is where the time goes, in the form that the call's features need (PlainForm).
 #pragma once
 
@@ -31,7 +31,14 @@ class Mainloop {
         shared_(shared),
         lane_(lane_offsets<C>()),
         load_k_(params.head_dim),
-        load_v_(params.head_dim_v) {}
+        load_v_(params.head_dim_v) {
+    if (threadIdx.x % 32 == 0) {
+      BandTiles& tiles = shared.warp_tiles[threadIdx.x / 32];
+      tiles = {};
+      if (first_warp_row() < member().len_q) tiles = tiles_of<kBlockN>(warp_band());
+    }
+    __syncwarp();
+  }
 
   // Enqueues the query tile; the first key tile's wait covers it. No key, no load: nobody would wait for it.
   CUTE_DEVICE void load_queries() const {
@@ -43,7 +50,8 @@ class Mainloop {
     load_q.load(q, shared_.q.data(), member().len_q - first_row());
   }
 
-  // careful: online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
+  // careful: references are raised at every tile, scores rounded first, and infs and NaNs of V kept from the rows that
+  // do not see them.
   CUTE_DEVICE void run(bool careful) {
     clear(output);
     clear(denominators_);
@@ -51,6 +59,7 @@ class Mainloop {
     int n = range().start, end = range().end;
     if (range().begin >= end) return;
     stage_ = 0;
+    bool settled = false;
     load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
     load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
     load_keys(n, 0);
@@ -62,10 +71,11 @@ class Mainloop {
         const int plain_end = careful ? n : plain_until(n, end);
         if (plain_end > n) {
           softmax.settle();
+          settled = true;
           plain_tiles(n, plain_end, end);
           n = plain_end;
         } else {
-          online_tile(n++, end, careful);
+          general_tile(n++, end, settled, careful);
         }
       }
       if (!wraps(end)) return;
@@ -215,10 +225,17 @@ class Mainloop {
     end_tile();
   }
 
-  CUTE_DEVICE void online_tile(int n, int end, bool careful) {
+  // settled: every row has a reference, which is kept.
+  CUTE_DEVICE void general_tile(int n, int end, bool settled, bool careful) {
     begin_tile(n, end);
     auto& stage = shared_.stages[stage_];
-    bool seen = columns_of(n).any() && warp_sees(n);
+    const BandTiles tiles = shared_.warp_tiles[threadIdx.x / 32];
+    bool seen = n >= tiles.any_begin && n < tiles.any_end;
+    bool whole = n >= tiles.all_begin && n < tiles.all_end;
+    if (masks_keys()) {
+      seen = seen && keys().columns(n).any();
+      whole = whole && keys().columns(n).all();
+    }
     const ElementPlace place = place_of(n);
     ElementBits<C::kRowsPerThread, C::kKeysPerPart / 4> visible;
     if constexpr (C::kExtras) {
@@ -234,16 +251,20 @@ class Mainloop {
     Tensor rows = rows_and_columns(scores);
     if (seen) {
       if constexpr (C::kExtras) extras().apply(rows, place, visible);
-      if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), part_of(columns_of(n)));
+      if (!whole) mask_scores(rows, place_of(n), part_of(columns_of(n)));
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
       // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
       const bool scaled = C::kExtras || careful;
       if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
-      softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2, [&](auto& maxima) {
-        combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); });
-      });
+      const float scale_log2 = scaled ? 1.f : params_.scale_log2;
+      if (!settled) {
+        softmax.raise_references(rows, output_rows, row_denominators, scale_log2, [&](auto& maxima) {
+          combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); });
+        });
+      }
+      softmax.weigh(rows, scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
     }
     if (isolate) {
@@ -301,17 +322,6 @@ class Mainloop {
 
   CUTE_DEVICE ElementPlace place_of(int n) const {
     return {first_thread_row(), n * kBlockN + part() * C::kKeysPerPart + 2 * int(threadIdx.x % 4)};
-  }
-
-  CUTE_DEVICE bool warp_sees(int n) const {
-    if (first_warp_row() >= member().len_q) return false;
-    const RowBand rows = warp_band();
-    return n * kBlockN < rows.any_end && (n + 1) * kBlockN > rows.any_begin;
-  }
-
-  CUTE_DEVICE bool warp_sees_all(int n, const Columns<kBlockN>& columns) const {
-    const RowBand rows = warp_band();
-    return columns.all() && n * kBlockN >= rows.all_begin && (n + 1) * kBlockN <= rows.all_end;
   }
 
   CUTE_DEVICE RowBand warp_band() const {

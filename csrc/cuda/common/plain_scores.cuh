@@ -34,13 +34,19 @@ __device__ __forceinline__ float upper_share(float y) {
   return ptx::reciprocal(1.f + ptx::exp2(y));
 }
 
-// NaNs count for nothing.
+// NaNs count for nothing. Rows by themselves first: one chain of maxima would wait for itself.
 template <class Scores>
 __device__ __forceinline__ float greatest_magnitude(const Scores& scores) {
-  float greatest = 0.f;
+  constexpr int kRows = decltype(cute::size<0>(scores))::value;
+  float greatest[kRows] = {};
 #pragma unroll
-  for (int i = 0; i < cute::size(scores); ++i) greatest = fmaxf(greatest, fabsf(scores(i)));
-  return greatest;
+  for (int c = 0; c < cute::size<1>(scores); ++c) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) greatest[r] = fmaxf(greatest[r], fabsf(scores(r, c)));
+  }
+#pragma unroll
+  for (int r = 1; r < kRows; ++r) greatest[0] = fmaxf(greatest[0], greatest[r]);
+  return greatest[0];
 }
 
 // Raw products become weights. slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.

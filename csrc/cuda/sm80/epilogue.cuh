@@ -67,7 +67,9 @@ class Epilogue {
       float sum = quad_reduce(loop.softmax.sum[r], [](float a, float b) { return a + b; });
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
-        if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink(), denominator, sum);
+        if (params_.extras.sinks != nullptr) {
+          factor *= loop.softmax.add_sink(r, sink_of<Element>(params_.extras, tile_), denominator, sum);
+        }
       }
       if (params_.lse.data != nullptr && thread_ % 4 == 0 && row < member_.len_q &&
           writes(selected, row - first_row())) {
@@ -78,11 +80,6 @@ class Epilogue {
       CUTE_UNROLL
       for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
     }
-  }
-
-  CUTE_DEVICE float sink() const {
-    return load_float<Element>(params_.extras.sinks, tile_.head_q * params_.extras.sinks_head,
-                               params_.extras.sinks_float32);
   }
 
   CUTE_DEVICE void write_shared(const Mainloop<C>& loop) const {

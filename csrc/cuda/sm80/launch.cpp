@@ -34,7 +34,6 @@ const char* extra_of(const Problem& p) {
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
-  if (p.probs.present) return "probs are for the CPU kernels so far";
   if (kernel.mask != MaskClass::kAny) {
     if (const char* extra = extra_of(p)) return std::string(extra) + " needs a kernel of mask class any";
   }

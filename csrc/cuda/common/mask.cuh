@@ -20,6 +20,11 @@ struct KeyRange {
   }
 };
 
+// Key tiles [begin, end) that the walk takes one after the other; empty where begin == end.
+struct KeyRun {
+  int begin, end;
+};
+
 // Calls use(pointer) with the mask's true type: any integer's, by its size.
 template <class Use>
 __device__ __forceinline__ void with_mask_type(const void* data, int element_size, Use use) {

@@ -95,6 +95,16 @@ ExtrasView extras_of(const Problem& p, const Buffers& b) {
   }
   extras.dense_mask = score_view(p.dense_mask, b.dense_mask);
   extras.bias = score_view(p.bias, b.bias);
+  if (p.block_mask.present) {
+    const ScoreTensor& mask = p.block_mask;
+    extras.block_mask = {b.block_mask,
+                         mask.batch,
+                         mask.head,
+                         mask.row,
+                         mask.key,
+                         size_of(mask.dtype),
+                         static_cast<int>((p.seq_k + kMaskBlock - 1) / kMaskBlock)};
+  }
   extras.dropout.keep_scale = 1.0f;
   if (p.dropout.p > 0.0f) {
     const double probability = static_cast<double>(p.dropout.p);

@@ -49,6 +49,13 @@ struct ScoreView {
   bool pairs;        // every even key and the next lie in one aligned word
 };
 
+struct BlockMaskView {
+  const void* data;  // null: absent
+  int64_t batch, head, row, key;
+  int element_size;
+  int keys;  // blocks of keys
+};
+
 struct DropoutView {
   const uint64_t* state;  // (seed, offset) on the device, or null: the values below
   uint64_t seed, offset;
@@ -74,6 +81,7 @@ struct ExtrasView {
   bool sinks_float32;
   ScoreView dense_mask, bias;
   DropoutView dropout;
+  BlockMaskView block_mask;
 };
 
 // The order of the output tiles: see scheduler.cuh. Packed: slots in place of a head's tiles.

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/kernel.h"
+#include "cuda/common/block_mask.cuh"
 #include "cuda/common/key_mask.cuh"
 #include "cuda/common/mask.cuh"
 #include "cuda/common/scheduler.cuh"
@@ -23,6 +24,15 @@ struct Work {
   KeyRange range;
   float slope_log2;  // of ALiBi, times log2(e); 0 without
 };
+
+// Of class any, whose walk is made of runs. In shared memory, once for all loop bodies: registers again.
+struct RunState {
+  int first_end;           // where the first run ends
+  KeyRun next;             // the run after the one under way
+  int64_t skip_k, skip_v;  // bytes from there on to that
+  MaskBits block_bits;
+};
+struct NoRunState {};
 
 struct TileShape {
   int warps, rows_per_warp;
@@ -128,11 +138,12 @@ struct Config {
       cute::array_aligned<Element, cosize_v<LayoutO>, 128> o;  // after the last tile
     };
     Work work;
-    KeyBits key_bits;
+    MaskBits key_bits;
     BandTiles warp_tiles[kWarps];                        // those that the warp's rows see
     uint32_t redo_rows[kWarps];                          // one bit a row
     uint32_t seen_keys[kBlockM][kParts * kColumnWords];  // one bit a key: isolate.cuh
     Exchange<kParts == 1 ? 0 : kParts> exchange;
+    std::conditional_t<kExtras, RunState, NoRunState> runs;
   };
   static_assert(sizeof(KeyValueStage) * kStages >= sizeof(Element) * cosize_v<LayoutO>);
 

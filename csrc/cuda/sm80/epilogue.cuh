@@ -113,7 +113,9 @@ class Epilogue {
       const bool empty = denominator == 0.f;  // and stays so, whatever the sink
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
-        if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink(), denominator, sum);
+        if (params_.extras.sinks != nullptr) {
+          factor *= loop.softmax.add_sink(r, sink_of<Element>(params_.extras, tile_), denominator, sum);
+        }
       }
       if (params_.lse.data != nullptr && thread_ % 4 == 0 && C::part_of_thread(thread_) == 0 && row < member_.len_q &&
           writes(selected, row - first_row())) {
@@ -124,11 +126,6 @@ class Epilogue {
       CUTE_UNROLL
       for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
     }
-  }
-
-  CUTE_DEVICE float sink() const {
-    return load_float<Element>(params_.extras.sinks, tile_.head_q * params_.extras.sinks_head,
-                               params_.extras.sinks_float32);
   }
 
   // Swizzles repeat after 8 rows and after an atom's columns: beyond those, addresses differ by constants.

@@ -13,6 +13,19 @@
 namespace flashcute::cuda::sm80 {
 
 template <class C>
+CUTE_DEVICE auto block_mask_of(const Params& params, typename C::SharedStorage& shared) {
+  return BlockMask<C::kBlockM, C::kBlockN, C::kThreads>(params, shared.work.tile, shared.work.range,
+                                                        shared.runs.block_bits);
+}
+
+// The first run of the walk in [begin, end). Every thread of the CTA calls it.
+template <class C>
+CUTE_DEVICE KeyRun first_run(const Params& params, typename C::SharedStorage& shared, int begin, int end) {
+  if (params.extras.block_mask.data == nullptr) return {begin, end};
+  return block_mask_of<C>(params, shared).first_run(begin, end);
+}
+
+template <class C>
 class Mainloop {
   using Element = typename C::Element;
   using Shared = typename C::SharedStorage;
@@ -65,7 +78,9 @@ class Mainloop {
     load_keys(n, 0);
     if constexpr (C::kStages == 2) load_values(n, 0);
     ptx::cp_async_commit();
+    if constexpr (C::kExtras) end = shared_.runs.first_end;
     while (true) {
+      if constexpr (C::kExtras) announce_run_after(end);
       while (n < end) {
         if (masks_keys()) keys().show(n);
         const int plain_end = careful ? n : plain_until(n, end);
@@ -78,10 +93,15 @@ class Mainloop {
           general_tile(n++, end, settled, careful);
         }
       }
-      if (!wraps(end)) return;
-      n = range().begin;
-      end = range().start;
-      if constexpr (C::kStages == 1) load_v_.go_back(params_.v, range().end - n);
+      if constexpr (!C::kExtras) {
+        return;
+      } else {
+        const KeyRun next = shared_.runs.next;
+        if (next.begin == next.end) return;
+        if constexpr (C::kStages == 1) load_v_.skip(shared_.runs.skip_v);
+        n = next.begin;
+        end = next.end;
+      }
     }
   }
 
@@ -113,8 +133,29 @@ class Mainloop {
     return {params_, tile(), member(), range(), shared_.key_bits};
   }
 
-  // Does the walk that ends at `end` go on from the beginning?
-  CUTE_DEVICE bool wraps(int end) const { return C::kExtras && end == range().end && range().begin < range().start; }
+  // The walk is made of runs of tiles that nothing interrupts. The one after that which ends at `end`; every thread of
+  // the CTA asks.
+  CUTE_DEVICE KeyRun run_after(int end) const {
+    bool wrapped = end <= range().start;
+#pragma unroll 1
+    while (true) {
+      const KeyRun run = first_run<C>(params_, shared_, end, wrapped ? range().start : range().end);
+      if (wrapped || run.begin < run.end) return run;
+      wrapped = true;
+      end = range().begin;
+    }
+  }
+
+  // Of the run that ends at `end`, what comes after it: where go_on() finds it, after the barrier of the next tile.
+  CUTE_DEVICE void announce_run_after(int end) {
+    const KeyRun next = run_after(end);
+    __syncthreads();  // the run before was announced to all
+    if (threadIdx.x == 0) {
+      shared_.runs.next = next;
+      shared_.runs.skip_k = load_k_.bytes_of(params_.k, next.begin - end);
+      shared_.runs.skip_v = load_v_.bytes_of(params_.v, next.begin - end);
+    }
+  }
 
   // The end of the run of plain tiles that starts at n; n or less when tile n is none.
   CUTE_DEVICE int plain_until(int n, int end) const {
@@ -139,29 +180,32 @@ class Mainloop {
     return masks_keys() ? keys().columns(n) : existing_columns<kBlockN>(member().len_k, n * kBlockN);
   }
 
-  // The tile after n; `end` or more when there is none. Loads go on from it.
-  CUTE_DEVICE int next_tile(int n, int end) {
-    const int next = n + 1;
+  // From tile n of a run that ends at `end` to the next of the walk, from which loads go on. False when there is none.
+  CUTE_DEVICE bool go_on(int& n, int end) {
+    ++n;
     if constexpr (C::kExtras) {
-      if (next == end && wraps(end)) {
-        const int tiles = end - range().begin;
-        load_k_.go_back(params_.k, tiles);
-        if constexpr (C::kStages == 2) load_v_.go_back(params_.v, tiles);
-        return range().begin;
+      if (n == end) {
+        const KeyRun next = shared_.runs.next;
+        load_k_.skip(shared_.runs.skip_k);
+        if constexpr (C::kStages == 2) load_v_.skip(shared_.runs.skip_v);
+        n = next.begin;
+        return next.begin < next.end;
       }
+      return true;
     }
-    return next;
+    return n < end;
   }
 
-  // Tile n (with one stage: its K) has landed and every warp is done with the one before; the next loads start.
+  // Tile n of a run to `end` (with one stage: its K) has landed and every warp is done with the one before; the next
+  // loads start.
   CUTE_DEVICE void begin_tile(int n, int end) {
     ptx::cp_async_wait<0>();
     __syncthreads();
     if constexpr (C::kStages == 1) {
       load_values(n, 0);
-    } else if (const int next = next_tile(n, end); next < end) {
-      load_keys(next, stage_ ^ 1);
-      load_values(next, stage_ ^ 1);
+    } else if (go_on(n, end)) {
+      load_keys(n, stage_ ^ 1);
+      load_values(n, stage_ ^ 1);
     }
     ptx::cp_async_commit();
   }
@@ -171,7 +215,7 @@ class Mainloop {
     if constexpr (C::kStages == 1) {
       ptx::cp_async_wait<0>();
       __syncthreads();
-      if (const int next = next_tile(n, end); next < end) load_keys(next, 0);
+      if (go_on(n, end)) load_keys(n, 0);
       ptx::cp_async_commit();
     }
   }
@@ -180,7 +224,7 @@ class Mainloop {
     if constexpr (C::kStages == 2) stage_ ^= 1;
   }
 
-  // [n, plain_end) of a walk to `end`.
+  // [n, plain_end) of a run to `end`.
   CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
     if constexpr (C::kExtras) {
       switch (params_.extras.plain) {

@@ -67,7 +67,7 @@ function(flashcute_generate_variants folder kernels registry)
       ${file}
       "#include <vector>\n\n#include \"cuda/${family_${group}}/launch.cuh\"\n\nnamespace flashcute::cuda {\n\nvoid append_${group}(std::vector<KernelInfo>& kernels) {\n${body_${group}}}\n\n}  // namespace flashcute::cuda\n")
     set_source_files_properties(${file} PROPERTIES
-      COMPILE_OPTIONS "--generate-code=${FLASHCUTE_GENCODE_${family_${group}}}")
+      COMPILE_OPTIONS "--generate-code=${FLASHCUTE_GENCODE_${family_${group}}};${FLASHCUTE_OPTIONS_${family_${group}}}")
     list(APPEND files ${file})
     string(APPEND declarations "void append_${group}(std::vector<KernelInfo>& kernels);\n")
     string(APPEND contents "${group}.cu${names_${group}}\n")

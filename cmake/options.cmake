@@ -15,7 +15,7 @@ endfunction()
 
 _fc_option(FLASHCUTE_CUDA "auto" STRING "Build the CUDA kernels: auto (where a working nvcc is found), on or off")
 set_property(CACHE FLASHCUTE_CUDA PROPERTY STRINGS auto on off)
-_fc_list_option(FLASHCUTE_ARCHS "80" "Kernel families to build, of: 80")
+_fc_list_option(FLASHCUTE_ARCHS "80;90" "Kernel families to build, of: 80;90")
 _fc_list_option(FLASHCUTE_HEAD_DIMS "32;64;96;128;192;256" "Head-dim buckets to build, of: 32;64;96;128;192;256")
 _fc_option(FLASHCUTE_CUTLASS_DIR "" PATH "A CUTLASS 4.x checkout or include folder; empty: the nvidia-cutlass wheel")
 _fc_option(FLASHCUTE_SPLIT_KERNELS OFF BOOL "One .cu for each kernel: more work, but less time on many cores")

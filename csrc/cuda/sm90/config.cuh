@@ -22,8 +22,8 @@ struct TileShape {
   bool ordered;  // warpgroups take turns at the tensor cores
 };
 
-// By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a thread's
-// registers with some 30 to spare, K and V with their stages shared memory.
+// By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
+// thread's registers with some 30 to spare, K and V with their stages shared memory.
 constexpr TileShape tile_shape(int head_dim, MaskClass mask) {
   const bool full = mask == MaskClass::kFull;
   if (head_dim <= 64) return {3, 128, 4, true};
@@ -65,7 +65,7 @@ struct Config {
   static constexpr bool kOrdered = kTile.ordered;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
   // Of a thread: together no more than the 65536 of a multiprocessor.
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32, kMathRegisters = kWarpgroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32, kMathRegisters = kWarpgroups == 2 ? 232 : 160;
   static_assert(128 * kProducerRegisters + kMathThreads * kMathRegisters <= 65536);
 
   // A box of the copy engine is a chunk of the channels, as wide as a swizzle, of all of a tile's rows.
@@ -75,21 +75,22 @@ struct Config {
   using AtomK = std::conditional_t<kChunk == 64, GMMA::Layout_K_SW128_Atom<Element>, GMMA::Layout_K_SW64_Atom<Element>>;
   using AtomMN =
       std::conditional_t<kChunk == 64, GMMA::Layout_MN_SW128_Atom<Element>, GMMA::Layout_MN_SW64_Atom<Element>>;
-  using LayoutQ = decltype(tile_to_shape(AtomK{}, Shape<Int<kRowsPerWarpgroup>, Int<kHeadDim>>{}));      // (64, D)
-  using LayoutKV = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));              // (BLOCK_N, D)
-  using LayoutVt = decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDim>, Int<kBlockN>>{}, Step<_2, _1>{}));  // (D, BLOCK_N)
+  using LayoutQ = decltype(tile_to_shape(AtomK{}, Shape<Int<kRowsPerWarpgroup>, Int<kHeadDim>>{}));  // (64, D)
+  using LayoutKV = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));           // (BLOCK_N, D)
+  using LayoutVt =
+      decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDim>, Int<kBlockN>>{}, Step<_2, _1>{}));  // (D, BLOCK_N)
   static_assert(cosize_v<LayoutQ> == kRowsPerWarpgroup * kHeadDim && cosize_v<LayoutKV> == kBlockN * kHeadDim);
 
   // A warpgroup's products: Q from shared memory, weights from registers.
-  using MmaScores = decltype(make_tiled_mma(
-      GMMA::ss_op_selector<Element, Element, float, Shape<_64, Int<kBlockN>, Int<kHeadDim>>, GMMA::Major::K,
-                           GMMA::Major::K>()));
-  using MmaValues = decltype(make_tiled_mma(
-      GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kHeadDim>, Int<kBlockN>>, GMMA::Major::K,
-                           GMMA::Major::MN>()));
+  using MmaScores =
+      decltype(make_tiled_mma(GMMA::ss_op_selector<Element, Element, float, Shape<_64, Int<kBlockN>, Int<kHeadDim>>,
+                                                   GMMA::Major::K, GMMA::Major::K>()));
+  using MmaValues =
+      decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kHeadDim>, Int<kBlockN>>,
+                                                   GMMA::Major::K, GMMA::Major::MN>()));
   static_assert(size(MmaScores{}) == 128 && size(MmaValues{}) == 128);
-  // One instruction is as wide as the tile. Tiles of 80, 112 or 176 keys take CuTe's full list of shapes, which the build
-  // asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
+  // One instruction is as wide as the tile. Tiles of 80, 112 or 176 keys take CuTe's full list of shapes, which the
+  // build asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
   static_assert(tile_size<1>(MmaScores{}) == kBlockN && tile_size<1>(MmaValues{}) == kHeadDim);
 
   // (MMA = (2, 2, N / 8), MMA_M = 1, MMA_N = 1)
@@ -111,8 +112,8 @@ struct Config {
     ptx::Barrier queries_full, queries_empty, tail_full;
     ptx::Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
     Work work[2];
-    uint32_t failed_rows[2][kMathWarps];              // one bit a row: what the producer must offer again
-    uint32_t seen_keys[kBlockM][kColumnWords];        // one bit a key: isolate.cuh
+    uint32_t failed_rows[2][kMathWarps];        // one bit a row: what the producer must offer again
+    uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
@@ -123,7 +124,8 @@ struct Config {
 // Named barriers; 0 is __syncthreads.
 enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4 };
 
-// A warpgroup's accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8 apart.
+// A warpgroup's accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8
+// apart.
 template <class Fragment>
 CUTE_DEVICE auto rows_and_columns(Fragment& fragment) {
   constexpr int kPairs = decltype(size(fragment))::value / 4;

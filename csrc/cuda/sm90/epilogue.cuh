@@ -1,6 +1,6 @@
-// From a warpgroup's accumulators to memory: which rows failed, normalisation, LSE, and O straight from registers. A quad
-// of lanes holds a row in pairs of channels; transposed among them, each stores 16 bytes. No shared memory, no barrier:
-// the next tile's loads are under way meanwhile.
+// From a warpgroup's accumulators to memory: which rows failed, normalisation, LSE, and O straight from registers. A
+// quad of lanes holds a row in pairs of channels; transposed among them, each stores 16 bytes. No shared memory, no
+// barrier: the next tile's loads are under way meanwhile.
 #pragma once
 
 #include "cuda/sm90/mainloop.cuh"

@@ -1,5 +1,5 @@
-// A math warpgroup's way over the key tiles of one output tile: 64 query rows, Q K^T of the next tile under the softmax of
-// this one. Its rows see fewer tiles than the CTA's together under a band; it passes over the others.
+// A math warpgroup's way over the key tiles of one output tile: 64 query rows, Q K^T of the next tile under the softmax
+// of this one. Its rows see fewer tiles than the CTA's together under a band; it passes over the others.
 #pragma once
 
 #include "cuda/common/softmax.cuh"
@@ -159,16 +159,15 @@ class Mainloop {
     if (n + 1 == end) release_queries();
     Tensor rows = rows_and_columns(scores);
     mask_scores(rows, n);
-    Tensor output_rows = rows_and_columns(output);
-    softmax.online_step(rows, output_rows, denominators, params_.scale_log2);
+    raise_and_weigh(rows, params_.scale_log2);
     round_weights<C>(scores, weights_, denominators);
-    if (n + 1 < end) await_keys();
   }
 
-  // Scores of tile n, whose keys have been waited for; the values of the tile before it join the output meanwhile.
+  // Scores of tile n; the values of the tile before it join the output meanwhile.
   template <Step kStep, bool kSum>
   CUTE_DEVICE void step(int n, int end) {
     typename C::ScoreFragment scores;
+    await_keys();
     await_turn();
     start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
     ptx::wait(shared_.v_full[v_.stage], v_.parity);
@@ -183,18 +182,25 @@ class Mainloop {
     if constexpr (kStep == Step::kOnline) {
       warpgroup_wait<0>();
       warpgroup_fence_operand(output);
-      Tensor output_rows = rows_and_columns(output);
-      softmax.online_step(rows, output_rows, denominators, params_.scale_log2);
-      if (n + 1 < end) await_keys();
+      raise_and_weigh(rows, params_.scale_log2);
     } else {
-      softmax.template fixed_step<kSum>(rows, params_.scale_log2, [&](int r, int) { return -softmax.reference[r]; });
-      // Here, not later, lest the compiler move the exponentials below the end of the product: it moves none over a loop.
-      if (n + 1 < end) await_keys();
-      warpgroup_wait<0>();
+      softmax.template weigh<kSum>(
+          rows, [&](int r, int c) { return fmaf(rows(r, c), params_.scale_log2, -softmax.reference[r]); });
+      // Here, not later, lest the compiler move the exponentials below the end of the product: it moves none over a
+      // loop.
+        warpgroup_wait<0>();
       warpgroup_fence_operand(output);
     }
     release_values();
     round_weights<C>(scores, weights_, denominators);
+  }
+
+  // scores: (rows, columns)
+  template <class Scores>
+  CUTE_DEVICE void raise_and_weigh(Scores& scores, float scale_log2) {
+    Tensor output_rows = rows_and_columns(output);
+    softmax.raise_references(scores, output_rows, denominators, scale_log2, [](auto&) {});
+    softmax.weigh(scores, scale_log2);
   }
 
   CUTE_DEVICE void careful_tile(int n) {
@@ -212,7 +218,7 @@ class Mainloop {
     mask_scores(rows, n);
     if (isolate) note_seen_keys<C>(shared_, rows);
     transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
-    softmax.online_step(rows, output_rows, denominators, 1.f);
+    raise_and_weigh(rows, 1.f);
     if (isolate) {
       add_nonfinite<C>(output_rows, shared_, v);
       ptx::named_sync(kAllMath, C::kMathThreads);

@@ -1,5 +1,5 @@
-// Hopper's instructions that the kernels write by hand: barriers in shared memory, tensor copies, registers moved between
-// warpgroups. Matrix instructions are CuTe's.
+// Hopper's instructions that the kernels write by hand: barriers in shared memory, tensor copies, registers moved
+// between warpgroups. Matrix instructions are CuTe's.
 #pragma once
 
 #include "cuda/common/ptx.cuh"

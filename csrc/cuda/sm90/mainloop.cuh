@@ -34,7 +34,7 @@ class Mainloop {
   CUTE_DEVICE WorkKind await_work() {
     ptx::wait(shared_.queries_full, items_ % 2);
     ++items_;
-    return work().kind;
+    return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind)));
   }
 
   // After await_work(), exactly once for each.
@@ -43,16 +43,17 @@ class Mainloop {
   CUTE_DEVICE void run() {
     reset();
     const KeyRange own = own_range();
+    const int begin = ptx::uniform(range().begin), end = ptx::uniform(range().end);
     if (own.begin >= own.end) {
       release_queries();
-      pass_over(range().begin, range().end);
+      pass_over(begin, end);
       return;
     }
-    pass_over(range().begin, own.begin);
+    pass_over(begin, own.begin);
     seed(own.begin, own.end);
     const bool sums = params_.lse.data != nullptr;
     int n = own.begin + 1;
-    for (const int end = min(own.plain_begin, own.end); C::kBanded && n < end; ++n) {
+    for (const int seeds_end = min(own.plain_begin, own.end); C::kBanded && n < seeds_end; ++n) {
       step<Step::kOnline, true>(n, own.end);
     }
     softmax.settle();
@@ -67,13 +68,14 @@ class Mainloop {
     warpgroup_wait<0>();
     warpgroup_fence_operand(output);
     release_values();
-    pass_over(own.end, range().end);
+    pass_over(own.end, end);
   }
 
   // Online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
   CUTE_DEVICE void run_careful() {
     reset();
-    for (int n = range().begin; n < range().end; ++n) careful_tile(n);
+    const int end = ptx::uniform(range().end);
+    for (int n = ptx::uniform(range().begin); n < end; ++n) careful_tile(n);
     release_queries();
   }
 
@@ -92,7 +94,7 @@ class Mainloop {
  private:
   CUTE_DEVICE const Work& work() const { return shared_.work[slot()]; }
   CUTE_DEVICE const KeyRange& range() const { return work().range; }
-  CUTE_DEVICE static int warpgroup() { return int(threadIdx.x) / 128; }
+  CUTE_DEVICE int warpgroup() const { return warpgroup_; }
   CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
 
   CUTE_DEVICE void arrive(ptx::Barrier& barrier) const {
@@ -131,8 +133,9 @@ class Mainloop {
   CUTE_DEVICE KeyRange own_range() const {
     const int first = first_row() + warpgroup() * C::kRowsPerWarpgroup;
     const int last = min(first + C::kRowsPerWarpgroup, member().len_q) - 1;
-    if (first > last) return {};
-    return key_range<kBlockN>(row_band<C::kBanded>(params_.band, member(), first, last));
+    if (ptx::uniform(first > last)) return {};
+    const KeyRange own = key_range<kBlockN>(row_band<C::kBanded>(params_.band, member(), first, last));
+    return {ptx::uniform(own.begin), ptx::uniform(own.end), ptx::uniform(own.plain_begin), ptx::uniform(own.plain_end)};
   }
 
   CUTE_DEVICE void pass_over(int begin, int end) {
@@ -257,6 +260,7 @@ class Mainloop {
   typename C::WeightFragment weights_;
   StageIndex<C::kStages> k_, v_;
   uint32_t items_ = 0;
+  const int warpgroup_ = ptx::uniform(int(threadIdx.x) / 128);
 };
 
 }  // namespace flashcute::cuda::sm90

@@ -38,12 +38,12 @@ set(FLASHCUTE_VARIANTS
     "sm80 256 float16 banded may_spill"
     "sm80 256 float16 any may_spill"
     "sm80 256 bfloat16 full may_spill"
-    "sm80 256 bfloat16 banded spill_free"
+    "sm80 256 bfloat16 banded may_spill"
     "sm80 256 bfloat16 any may_spill"
-    "sm80 256 float16 full spill_free small"
+    "sm80 256 float16 full may_spill small"
     "sm80 256 float16 banded may_spill small"
     "sm80 256 float16 any may_spill small"
-    "sm80 256 bfloat16 full spill_free small"
+    "sm80 256 bfloat16 full may_spill small"
     "sm80 256 bfloat16 banded may_spill small"
     "sm80 256 bfloat16 any may_spill small")
 

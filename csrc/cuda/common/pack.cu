@@ -12,7 +12,7 @@ struct PackJob {
   const uint16_t* source;
   uint16_t* target;
   int64_t elements, heads, rows;
-  int channels, channels_padded;  // padded to whole 16-byte vectors: the rest is never read
+  int channels, channels_padded;  // padded with zeros to whole 16-byte vectors
   int64_t source_batch, source_head, source_row, target_batch, target_head, target_row;
 };
 
@@ -21,9 +21,10 @@ __global__ void __launch_bounds__(kPackThreads) pack_kernel(const __grid_constan
   for (int64_t i = int64_t(blockIdx.x) * kPackThreads + threadIdx.x; i < job.elements; i += step) {
     const int64_t channel = i % job.channels_padded, line = i / job.channels_padded;
     const int64_t row = line % job.rows, head = line / job.rows % job.heads, batch = line / job.rows / job.heads;
-    if (channel >= job.channels) continue;
     job.target[batch * job.target_batch + head * job.target_head + row * job.target_row + channel] =
-        job.source[batch * job.source_batch + head * job.source_head + row * job.source_row + channel];
+        channel < job.channels
+            ? job.source[batch * job.source_batch + head * job.source_head + row * job.source_row + channel]
+            : uint16_t(0);
   }
 }
 
@@ -43,10 +44,11 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// Can the kernels' loaders read it as it is, in whole 16-byte vectors?
 bool aligned(const Problem& p, const Strides& strides, const Extents& extents) {
   const auto fits = [&](int64_t stride, int64_t extent) { return extent <= 1 || stride * size_of(p.dtype) % 16 == 0; };
-  return p.min_alignment >= 16 && fits(strides.batch, extents.batches) && fits(strides.head, extents.heads) &&
-         fits(strides.row, extents.rows);
+  return p.min_alignment >= 16 && extents.channels * size_of(p.dtype) % 16 == 0 &&
+         fits(strides.batch, extents.batches) && fits(strides.head, extents.heads) && fits(strides.row, extents.rows);
 }
 
 // An axis of stride 0 is packed once.

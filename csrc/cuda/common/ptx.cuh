@@ -6,10 +6,14 @@
 
 namespace flashcute::cuda::ptx {
 
-// Copies 16 bytes to shared memory in the background: `bytes` of them from global memory, zeros for the rest.
-__device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes)
-               : "memory");
+// Copies 16 bytes to shared memory in the background; zeros, without a read, where the source is not `present`.
+// (A number of bytes in place of the condition would cost five instructions more.)
+__device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global, bool present) {
+  asm volatile(
+      "{\n.reg .pred absent;\nsetp.eq.s32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, absent;\n}" ::"r"(shared),
+      "l"(global), "r"(int(present))
+      : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() {
@@ -22,8 +26,29 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// A barrier of `threads` of the CTA's.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// Four 8 x 8 matrices of 16-bit elements, a row of 16 bytes from each lane's address, as two pairs of registers.
+template <bool kTransposed>
+__device__ __forceinline__ void load_matrices(uint32_t shared, uint32_t* first, uint32_t* second) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(first[0]), "=r"(first[1]), "=r"(second[0]), "=r"(second[1])
+                 : "r"(shared)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(first[0]), "=r"(first[1]), "=r"(second[0]), "=r"(second[1])
+                 : "r"(shared)
+                 : "memory");
+  }
 }
 
 // 2^x on the special-function unit: exact at 0, 2 ulp elsewhere, 0 for -inf.
@@ -59,7 +84,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 }
 
 // What is computed from `value` afterwards is computed there, not kept in registers across the loops before.
-__device__ __forceinline__ void forget_origin(int& value) {
+template <class Word>
+__device__ __forceinline__ void forget_origin(Word& value) {
   asm volatile("" : "+r"(value));
 }
 

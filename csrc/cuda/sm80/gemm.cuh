@@ -1,5 +1,6 @@
-// The two matrix products of a tile. Operands come from swizzled shared memory by ldmatrix, one k-block ahead of the
-// tensor cores.
+// The two matrix products of a tile, in steps: one ldmatrix of K or V, which is two n-blocks of one k-block, and the
+// MMAs that it feeds. Operands come from swizzled shared memory a few steps ahead of the tensor cores: enough to hide
+// their way, few enough to leave the accumulators their registers.
 #pragma once
 
 #include "cuda/common/ptx.cuh"
@@ -7,38 +8,84 @@
 
 namespace flashcute::cuda::sm80 {
 
-// scores = Q K^T
 template <class C>
-CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, const typename C::Element* q,
-                             const typename C::Element* k) {
-  typename C::TiledMma mma;
-  const auto thr_mma = mma.get_slice(threadIdx.x);
-  Tensor sQ = make_tensor(make_smem_ptr(q), typename C::LayoutQ{});   // (BLOCK_M, D)
-  Tensor sK = make_tensor(make_smem_ptr(k), typename C::LayoutKV{});  // (BLOCK_N, D)
-  Tensor tSrQ = thr_mma.partition_fragment_A(sQ);                     // (MMA = 8, MMA_M, MMA_K)
-  Tensor tSrK = thr_mma.partition_fragment_B(sK);                     // (MMA = 4, MMA_N, MMA_K)
-  CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == Int<C::kHeadDim / 16>{});
-  CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == size<2>(tSrK));
+inline constexpr int kStepsAhead = C::kBlocksM == 2 ? 2 : 4;  // eight MMAs
 
-  const auto copy_q = make_tiled_copy_A(typename C::LoadAtom{}, mma);
-  const auto copy_k = make_tiled_copy_B(typename C::LoadAtom{}, mma);
-  const auto thr_copy_q = copy_q.get_slice(threadIdx.x);
-  const auto thr_copy_k = copy_k.get_slice(threadIdx.x);
-  Tensor tXsQ = thr_copy_q.partition_S(sQ);  // (CPY, CPY_M, MMA_K)
-  Tensor tXrQ = thr_copy_q.retile_D(tSrQ);
-  Tensor tXsK = thr_copy_k.partition_S(sK);  // (CPY, CPY_N, MMA_K)
-  Tensor tXrK = thr_copy_k.retile_D(tSrK);
+// The M blocks of n-block n, there and back: V's fragment or P's is that of the MMA before.
+template <class C>
+CUTE_HOST_DEVICE constexpr int block_m_of(int step, int n) {
+  return n % 2 == 0 ? step : C::kBlocksM - 1 - step;
+}
 
-  clear(scores);
-  copy(copy_q, tXsQ(_, _, _0{}), tXrQ(_, _, _0{}));
-  copy(copy_k, tXsK(_, _, _0{}), tXrK(_, _, _0{}));
-  CUTE_UNROLL
-  for (int i = 0; i < size<2>(tSrQ); ++i) {
-    if (i + 1 < size<2>(tSrQ)) {
-      copy(copy_q, tXsQ(_, _, i + 1), tXrQ(_, _, i + 1));
-      copy(copy_k, tXsK(_, _, i + 1), tXrK(_, _, i + 1));
+// Where in a swizzled tile this lane reads its row of 16 bytes, for the four 8 x 8 matrices of a 16 x 16 block: in
+// bytes, of block (0, 0). Kept for the tile loops; what each block adds is made on the way (BlockReader), since the
+// accumulators need the registers.
+struct LaneOffsets {
+  uint32_t by_rows;     // matrices down the rows first: Q as A operand; V, transposed by the read, as B operand
+  uint32_t by_columns;  // along the columns first: K as B operand
+};
+
+template <class C>
+CUTE_DEVICE LaneOffsets lane_offsets() {
+  const uint32_t lane = threadIdx.x % 32, row = lane % 8, low = lane / 8 % 2, high = lane / 16;
+  const typename C::LayoutKV layout;
+  return {2u * layout(row + 8 * low, 8 * high), 2u * layout(row + 8 * high, 8 * low)};
+}
+
+template <class C, class SmemLayout>
+class BlockReader {
+ public:
+  // tile: the shared address of (0, 0), or of a row of blocks of this warp's own.
+  CUTE_DEVICE BlockReader(uint32_t tile, uint32_t lane_offset) : lane_(tile + lane_offset) {}
+
+  // Two registers an 8 x 8 pair, in the order of the matrices. Along an atom's columns a swizzle is an exclusive or.
+  template <bool kTransposed>
+  CUTE_DEVICE void read(int block_row, int block_column, uint32_t* first, uint32_t* second) const {
+    constexpr int kBlocks = C::kAtomColumns / 16;
+    const uint32_t address = (lane_ ^ uint32_t(32 * (block_column % kBlocks))) +
+                             2u * SmemLayout{}(16 * block_row, C::kAtomColumns * (block_column / kBlocks));
+    ptx::load_matrices<kTransposed>(address, first, second);
+  }
+
+ private:
+  uint32_t lane_;
+};
+
+// scores = Q K^T. q, k: the addresses of the warp's first row and of its part's first key.
+template <class C>
+CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, uint32_t q, uint32_t k, const LaneOffsets& lane) {
+  const BlockReader<C, typename C::LayoutQ> read_q(q, lane.by_rows);
+  const BlockReader<C, typename C::LayoutKV> read_k(k, lane.by_columns);
+  constexpr int kPairs = C::kKeysPerPart / 16, kBlocksK = C::kHeadDim / 16, kSteps = kPairs * kBlocksK;
+  Tensor tSrQ = make_tensor<typename C::Element>(Shape<_8, Int<C::kBlocksM>, Int<kBlocksK>>{});  // (MMA, MMA_M, MMA_K)
+  Tensor tSrK = make_tensor<typename C::Element>(Shape<_4, Int<2 * kPairs>, Int<kBlocksK>>{});   // (MMA, MMA_N, MMA_K)
+  Tensor q_words = recast<uint32_t>(tSrQ);
+  Tensor k_words = recast<uint32_t>(tSrK);
+
+  const auto load = [&](int step) {
+    const int i = step / kPairs, pair = step % kPairs;
+    if (pair == 0) {
+      CUTE_UNROLL
+      for (int m = 0; m < C::kBlocksM; ++m) read_q.template read<false>(m, i, &q_words(0, m, i), &q_words(2, m, i));
     }
-    gemm(mma, tSrQ(_, _, i), tSrK(_, _, i), scores);
+    read_k.template read<false>(pair, i, &k_words(0, 2 * pair, i), &k_words(0, 2 * pair + 1, i));
+  };
+  clear(scores);
+  CUTE_UNROLL
+  for (int step = 0; step < kStepsAhead<C>; ++step) load(step);
+  CUTE_UNROLL
+  for (int step = 0; step < kSteps; ++step) {
+    if (step + kStepsAhead<C> < kSteps) load(step + kStepsAhead<C>);
+    const int i = step / kPairs;
+    CUTE_UNROLL
+    for (int n = step % kPairs * 2; n < step % kPairs * 2 + 2; ++n) {
+      CUTE_UNROLL
+      for (int block = 0; block < C::kBlocksM; ++block) {
+        const int m = block_m_of<C>(block, n);
+        Tensor accumulator = scores(_, m, n);  // (MMA = 4)
+        gemm(typename C::TiledMma{}, tSrQ(_, m, i), tSrK(_, n, i), accumulator);
+      }
+    }
   }
 }
 
@@ -61,23 +108,6 @@ CUTE_DEVICE auto as_operand(Weights& weights) {
                                                  get<2, 1>(divided)));
 }
 
-// The fragment and the copies of V^T as the B operand of PV.
-template <class C>
-struct ValueOperand {
-  typename C::TiledMma mma;
-  decltype(make_tiled_copy_B(typename C::LoadTransposedAtom{}, typename C::TiledMma{})) tiled_copy =
-      make_tiled_copy_B(typename C::LoadTransposedAtom{}, typename C::TiledMma{});
-
-  CUTE_DEVICE auto fragment() const {  // (MMA = 4, MMA_N, MMA_K)
-    const typename C::Element* none = nullptr;
-    return mma.get_slice(threadIdx.x)
-        .partition_fragment_B(make_tensor(make_smem_ptr(none), typename C::LayoutVtPlain{}));
-  }
-  CUTE_DEVICE auto source(const typename C::Element* v) const {  // (CPY, CPY_N, MMA_K)
-    return tiled_copy.get_slice(threadIdx.x).partition_S(make_tensor(make_smem_ptr(v), typename C::LayoutVt{}));
-  }
-};
-
 // denominators += the sums of M block m, k-block k of the weights. With two M blocks, a NaN or inf among a row's
 // weights spoils the row 16 beside it too, as 0 * NaN: rows with either are done again.
 template <int m, class C, class Operand>
@@ -87,10 +117,9 @@ CUTE_DEVICE void sum_block(typename C::DenominatorFragment& denominators, const 
   gemm(typename C::TiledMma{}, operand(_, Int<m>{}, k), ones, denominators);
 }
 
-// The sums of all weights, each row by itself.
-template <class C, class Weights>
-CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weights& weights) {
-  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M, MMA_K)
+// The sums of all weights, each row by itself. tOrP: (MMA = 8, MMA_M, MMA_K)
+template <class C, class Operand>
+CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, const Operand& tOrP) {
   Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});
   fill(ones, typename C::Element(1));
   CUTE_UNROLL
@@ -104,37 +133,39 @@ CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weig
   }
 }
 
-// output += weights V, and with kSums the denominators beside it.
-template <bool kSums, class C, class Weights>
+// output += weights V, and with kSums the denominators beside it. tOrP: (MMA = 8, MMA_M, MMA_K); v: the address of the
+// part's first channel.
+template <bool kSums, class C, class Operand>
 CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, typename C::DenominatorFragment& denominators,
-                             Weights& weights, const typename C::Element* v) {
-  ValueOperand<C> operand;
-  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M, MMA_K)
-  Tensor tOrV = operand.fragment();   // (MMA = 4, MMA_N, MMA_K)
-  Tensor tXsV = operand.source(v);    // (CPY, CPY_N, MMA_K)
-  Tensor tXrV = operand.tiled_copy.get_slice(threadIdx.x).retile_D(tOrV);
-  CUTE_STATIC_ASSERT_V(size<2>(tOrP) == size<2>(tOrV));
-  CUTE_STATIC_ASSERT_V(size<2>(tOrP) == Int<C::kBlockN / 16>{});
-  constexpr int kBlocks = decltype(size<1>(tOrV))::value;
+                             const Operand& tOrP, uint32_t v, const LaneOffsets& lane) {
+  const BlockReader<C, typename C::LayoutKV> read_v(v, lane.by_rows);
+  constexpr int kPairs = C::kChannelsPerPart / 16, kBlocksK = C::kBlockN / 16, kSteps = kPairs * kBlocksK;
+  Tensor tOrV = make_tensor<typename C::Element>(Shape<_4, Int<2 * kPairs>, Int<kBlocksK>>{});  // (MMA, MMA_N, MMA_K)
+  Tensor v_words = recast<uint32_t>(tOrV);
+  CUTE_STATIC_ASSERT_V(size<2>(tOrP) == Int<kBlocksK>{});
 
-  copy(operand.tiled_copy, tXsV(_, _, _0{}), tXrV(_, _, _0{}));
+  const auto load = [&](int step) {
+    const int i = step / kPairs, pair = step % kPairs;
+    read_v.template read<true>(i, pair, &v_words(0, 2 * pair, i), &v_words(0, 2 * pair + 1, i));
+  };
   CUTE_UNROLL
-  for (int i = 0; i < size<2>(tOrP); ++i) {
-    if (i + 1 < size<2>(tOrP)) copy(operand.tiled_copy, tXsV(_, _, i + 1), tXrV(_, _, i + 1));
-    if constexpr (kSums) sum_block<0, C>(denominators, tOrP, i);
+  for (int step = 0; step < kStepsAhead<C>; ++step) load(step);
+  CUTE_UNROLL
+  for (int step = 0; step < kSteps; ++step) {
+    if (step + kStepsAhead<C> < kSteps) load(step + kStepsAhead<C>);
+    const int i = step / kPairs, pair = step % kPairs;
+    // Both sums go to one accumulator: far apart, so that neither waits for the other.
+    if constexpr (kSums) {
+      if (pair == 0) sum_block<0, C>(denominators, tOrP, i);
+      if (C::kBlocksM == 2 && pair == kPairs / 2) sum_block<C::kBlocksM - 1, C>(denominators, tOrP, i);
+    }
     CUTE_UNROLL
-    for (int n = 0; n < kBlocks; ++n) {
-      // Both sums go to one accumulator: far apart, so that neither waits for the other.
-      if constexpr (kSums) {
-        if (C::kBlocksM == 2 && n == kBlocks / 2) sum_block<C::kBlocksM - 1, C>(denominators, tOrP, i);
-      }
+    for (int n = 2 * pair; n < 2 * pair + 2; ++n) {
       CUTE_UNROLL
-      for (int step = 0; step < C::kBlocksM; ++step) {
-        const int m = n % 2 == 0
-                          ? step
-                          : C::kBlocksM - 1 - step;  // there and back: V's fragment or P's is that of the MMA before
-        Tensor block = output(_, m, n);              // (MMA = 4)
-        gemm(operand.mma, tOrP(_, m, i), tOrV(_, n, i), block);
+      for (int block = 0; block < C::kBlocksM; ++block) {
+        const int m = block_m_of<C>(block, n);
+        Tensor accumulator = output(_, m, n);  // (MMA = 4)
+        gemm(typename C::TiledMma{}, tOrP(_, m, i), tOrV(_, n, i), accumulator);
       }
     }
   }

@@ -3,9 +3,16 @@
 // out of the tile before the product. Slow, rare, and with few registers: its presence must not cost the fast path any.
 #pragma once
 
-#include "cuda/sm80/gemm.cuh"
+#include "cuda/sm80/parts.cuh"
 
 namespace flashcute::cuda::sm80 {
+
+// This thread, in a way that nothing made of it is made ahead of the loops.
+CUTE_DEVICE int rare_thread() {
+  int thread = threadIdx.x;
+  ptx::forget_origin(thread);
+  return thread;
+}
 
 // Two elements in a word.
 template <class Element>
@@ -24,8 +31,9 @@ template <class C, class Visit>
 CUTE_DEVICE void for_each_vector(typename C::Element* v, Visit visit) {
   constexpr int kVectors = cosize_v<typename C::LayoutKV> / 8;
   static_assert(kVectors % C::kThreads == 0);
+  const int thread = rare_thread();
   CUTE_UNROLL
-  for (int i = 0; i < kVectors / C::kThreads; ++i) visit(reinterpret_cast<uint4*>(v)[threadIdx.x + i * C::kThreads]);
+  for (int i = 0; i < kVectors / C::kThreads; ++i) visit(reinterpret_cast<uint4*>(v)[thread + i * C::kThreads]);
 }
 
 template <class C>
@@ -48,9 +56,10 @@ CUTE_DEVICE void clear_nonfinite(typename C::Element* v) {
 }
 
 // Notes in shared memory which keys of the tile each row of this warp sees, one bit each.
-// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row.
+// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row, or a part of one.
 template <class C, class Scores>
 CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores& scores) {
+  const int thread = rare_thread();
   CUTE_UNROLL
   for (int r = 0; r < C::kRowsPerThread; ++r) {
     uint32_t words[C::kColumnWords] = {};
@@ -61,30 +70,32 @@ CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores&
     }
     CUTE_UNROLL
     for (int i = 0; i < C::kColumnWords; ++i) {
-      words[i] <<= 2 * (threadIdx.x % 4);
+      words[i] <<= 2 * (thread % 4);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 1);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 2);
-      shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][i] = words[i];
+      shared.seen_keys[C::row_of_thread(thread) + 8 * r][C::part_of_thread(thread) * C::kColumnWords + i] = words[i];
     }
   }
-  __syncwarp();
+  sync_sharers<C>();
 }
 
 // output: (rows, columns) += the infs and NaNs of the keys each row sees.
 template <class C, class Output>
 CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& shared, const typename C::Element* v) {
   Tensor sV = make_tensor(make_smem_ptr(v), typename C::LayoutKV{});  // (BLOCK_N, D)
+  const int thread = rare_thread();
 #pragma unroll 1
   for (int key = 0; key < C::kBlockN; ++key) {
     CUTE_UNROLL
-    for (int n = 0; n < C::kHeadDim / 8; ++n) {
-      const auto* pair = &sV(key, 8 * n + 2 * int(threadIdx.x % 4));
+    for (int n = 0; n < C::kChannelsPerPart / 8; ++n) {
+      const int channel = C::part_of_thread(thread) * C::kChannelsPerPart + 8 * n + 2 * (thread % 4);
+      const auto* pair = &sV(key, channel);
       const uint32_t nonfinite = HalfBits<typename C::Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
       if (nonfinite == 0) continue;
       const float low = nonfinite & 0xFFFFu ? float(pair[0]) : 0.f, high = nonfinite >> 16 ? float(pair[1]) : 0.f;
       CUTE_UNROLL
       for (int r = 0; r < C::kRowsPerThread; ++r) {
-        if (!((shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
+        if (!((shared.seen_keys[C::row_of_thread(thread) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
         output(r, 2 * n) += low;
         output(r, 2 * n + 1) += high;
       }

@@ -1,5 +1,5 @@
 // Global to shared memory: rows of one head, 16 bytes a thread and pass, in the background. Rows and channels that do
-// not exist arrive as zeros and are never read.
+// not exist arrive as zeros and are never read. Rows are whole chunks of 16 bytes: others are packed (common/pack.cu).
 #pragma once
 
 #include "cuda/common/mask.cuh"
@@ -22,7 +22,7 @@ class TileLoader {
  public:
   CUTE_DEVICE TileLoader(int head_dim) {
     const int row = threadIdx.x / kThreadsPerRow, chunk = threadIdx.x % kThreadsPerRow;
-    row_bytes_ = (head_dim - chunk * 8) * int(sizeof(Element));
+    chunks_ = head_dim / 8 - chunk;
     target_ = SmemLayout{}(row, chunk * 8) * int(sizeof(Element));
   }
 
@@ -44,22 +44,23 @@ class TileLoader {
     constexpr int kPassBytes = SmemLayout{}(Int<kRowsPerPass>{}, _0{}) * int(sizeof(Element));
     constexpr int kStepBytes = SmemLayout{}(_0{}, Int<kThreadsPerRow * 8>{}) * int(sizeof(Element));
     if (C::kChunks % kThreadsPerRow != 0 && int(threadIdx.x) % kThreadsPerRow >= C::kChunks) return;
-    const int left = count - int(threadIdx.x) / kThreadsPerRow;
+    const int rows = count - int(threadIdx.x) / kThreadsPerRow;
     const uint32_t target = ptx::shared_address(tile) + target_;
     CUTE_UNROLL
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int step = 0; step < C::kChunksPerThread; ++step) {
+      const int present = chunks_ > step * kThreadsPerRow ? rows : 0;
+      const char* source = source_ + step * kThreadsPerRow * 16;
       CUTE_UNROLL
-      for (int step = 0; step < C::kChunksPerThread; ++step) {
-        const int bytes = min(max(row_bytes_ - step * kThreadsPerRow * 16, 0), 16);
-        ptx::cp_async_16(target + pass * kPassBytes + step * kStepBytes, source_ + step * kThreadsPerRow * 16,
-                         pass * kRowsPerPass < left ? bytes : 0);
+      for (int pass = 0; pass < kPasses; ++pass) {
+        ptx::cp_async_16(target + pass * kPassBytes + step * kStepBytes, source, pass * kRowsPerPass < present);
+        source += operand.pass_bytes;
       }
-      source_ += operand.pass_bytes;
     }
+    source_ += kPasses * operand.pass_bytes;
   }
 
  private:
-  int row_bytes_, target_;  // row_bytes: from this thread's first channel to the row's end
+  int chunks_, target_;  // chunks_: from this thread's first one to the row's end
   const char* source_;
 };
 

@@ -1,4 +1,4 @@
-// One output tile's way over its key tiles. Two loop bodies: online_tile takes any tile; plain_tile takes those that
+// One output tile's way over its key tiles. Two loop bodies: general_tile takes any tile; plain_tile takes those that
 // every row sees whole, which is where the time goes, in the form that the call's features need (PlainForm).
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "cuda/sm80/gemm.cuh"
 #include "cuda/sm80/isolate.cuh"
 #include "cuda/sm80/loader.cuh"
+#include "cuda/sm80/parts.cuh"
 
 namespace flashcute::cuda::sm80 {
 
@@ -31,7 +32,7 @@ class Mainloop {
   static constexpr int kBlockN = C::kBlockN;
 
  public:
-  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8)
+  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8 / parts)
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
   // (row) of the thread, as in rows_and_columns(output)
@@ -39,7 +40,18 @@ class Mainloop {
 
   // shared.work must be visible to every thread.
   CUTE_DEVICE Mainloop(const Params& params, Shared& shared)
-      : params_(params), shared_(shared), load_k_(params.head_dim), load_v_(params.head_dim_v) {}
+      : params_(params),
+        shared_(shared),
+        lane_(lane_offsets<C>()),
+        load_k_(params.head_dim),
+        load_v_(params.head_dim_v) {
+    if (threadIdx.x % 32 == 0) {
+      BandTiles& tiles = shared.warp_tiles[threadIdx.x / 32];
+      tiles = {};
+      if (first_warp_row() < member().len_q) tiles = tiles_of<kBlockN>(warp_band());
+    }
+    __syncwarp();
+  }
 
   // Enqueues the query tile; the first key tile's wait covers it. No key, no load: nobody would wait for it.
   CUTE_DEVICE void load_queries() const {
@@ -51,7 +63,8 @@ class Mainloop {
     load_q.load(q, shared_.q.data(), member().len_q - first_row());
   }
 
-  // careful: online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
+  // careful: references are raised at every tile, scores rounded first, and infs and NaNs of V kept from the rows that
+  // do not see them.
   CUTE_DEVICE void run(bool careful) {
     clear(output);
     clear(denominators_);
@@ -59,6 +72,7 @@ class Mainloop {
     int n = range().start, end = range().end;
     if (range().begin >= end) return;
     stage_ = 0;
+    bool settled = false;
     load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
     load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
     load_keys(n, 0);
@@ -72,10 +86,11 @@ class Mainloop {
         const int plain_end = careful ? n : plain_until(n, end);
         if (plain_end > n) {
           softmax.settle();
+          settled = true;
           plain_tiles(n, plain_end, end);
           n = plain_end;
         } else {
-          online_tile(n++, end, careful);
+          general_tile(n++, end, settled, careful);
         }
       }
       if constexpr (!C::kExtras) {
@@ -105,7 +120,7 @@ class Mainloop {
   }
 
   CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
-  CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / 32) * C::kRowsPerWarp; }
+  CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / (32 * C::kParts)) * C::kRowsPerWarp; }
   CUTE_DEVICE int first_thread_row() const { return first_row() + C::row_of_thread(threadIdx.x); }
 
  private:
@@ -239,43 +254,60 @@ class Mainloop {
   CUTE_DEVICE void plain_tile(int n, int end) {
     begin_tile(n, end);
     const auto& stage = shared_.stages[stage_];
+    const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
+    gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
     weigh_plain_scores<kForm, kSums>(softmax, rows, params_, slope_log2, member().diagonal, place_of(n));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
-    gemm_values<true, C>(output, denominators_, weights, stage.v.data());
+    const auto operand = weights_of_tile<C>(shared_, lane, weights);
+    gemm_values<true, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     end_tile();
   }
 
-  CUTE_DEVICE void online_tile(int n, int end, bool careful) {
+  // settled: every row has a reference, which is kept.
+  CUTE_DEVICE void general_tile(int n, int end, bool settled, bool careful) {
     begin_tile(n, end);
     auto& stage = shared_.stages[stage_];
-    bool seen = columns_of(n).any() && warp_sees(n);
-    const ElementPlace place = place_of(n);
-    ElementBits<C::kRowsPerThread, kBlockN / 4> visible;
-    if constexpr (C::kExtras) {
-      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, kBlockN / 4>(place);
-      seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+    const BandTiles tiles = shared_.warp_tiles[threadIdx.x / 32];
+    bool seen = n >= tiles.any_begin && n < tiles.any_end;
+    bool whole = n >= tiles.all_begin && n < tiles.all_end;
+    if (masks_keys()) {
+      seen = seen && keys().columns(n).any();
+      whole = whole && keys().columns(n).all();
     }
+    const ElementPlace place = place_of(n);
+    ElementBits<C::kRowsPerThread, C::kKeysPerPart / 4> visible;
+    if constexpr (C::kExtras) {
+      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, C::kKeysPerPart / 4>(place);
+      // warps that share rows must agree
+      if (C::kParts == 1) seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+    }
+    const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    if (seen) gemm_scores<C>(scores, shared_.q.data(), stage.k.data());
+    if (seen) gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     Tensor rows = rows_and_columns(scores);
     if (seen) {
       if constexpr (C::kExtras) extras().apply(rows, place, visible);
-      if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), columns_of(n));
+      if (!whole) mask_scores(rows, place_of(n), part_of(columns_of(n)));
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
       // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
       const bool scaled = C::kExtras || careful;
       if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
-      softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2);
+      const float scale_log2 = scaled ? 1.f : params_.scale_log2;
+      if (!settled) {
+        softmax.raise_references(rows, output_rows, row_denominators, scale_log2, [&](auto& maxima) {
+          combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); });
+        });
+      }
+      softmax.weigh(rows, scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
     }
     if (isolate) {
@@ -286,30 +318,53 @@ class Mainloop {
     if (seen) {
       auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
       round_weights<C>(scores, weights);
-      sum_weights<C>(denominators_, weights);
-      if constexpr (C::kExtras) {  // dropped weights count in the denominators
-        if (extras().drop(rows, place)) round_weights<C>(scores, weights);
+      auto operand = weights_of_tile<C>(shared_, lane, weights);
+      sum_weights<C>(denominators_, operand);
+      if constexpr (C::kExtras) {
+        if (extras().drop(rows, place)) {  // dropped weights count in the denominators
+          round_weights<C>(scores, weights);
+          if constexpr (C::kParts > 1) {
+            sync_sharers<C>();
+            operand = weights_of_tile<C>(shared_, lane, weights);
+          }
+        }
       }
-      gemm_values<false, C>(output, denominators_, weights, stage.v.data());
+      gemm_values<false, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     }
     end_tile();
+  }
+
+  // For one tile: what is made of them must not live longer.
+  CUTE_DEVICE LaneOffsets fresh_lane_offsets() const {
+    LaneOffsets lane = lane_;
+    ptx::forget_origin(lane.by_rows);
+    ptx::forget_origin(lane.by_columns);
+    return lane;
+  }
+
+  CUTE_DEVICE uint32_t warp_queries() const {
+    return ptx::shared_address(shared_.q.data()) +
+           2u * typename C::LayoutQ{}(C::kRowsPerWarp * (threadIdx.x / (32 * C::kParts)), 0);
+  }
+
+  CUTE_DEVICE static int part() { return C::part_of_thread(threadIdx.x); }
+
+  CUTE_DEVICE static uint32_t part_of_keys(const Element* k) {
+    return ptx::shared_address(k) + part() * 2 * typename C::LayoutKV{}(Int<C::kKeysPerPart % kBlockN>{}, _0{});
+  }
+
+  CUTE_DEVICE static uint32_t part_of_values(const Element* v) {
+    return ptx::shared_address(v) + part() * 2 * typename C::LayoutKV{}(_0{}, Int<C::kChannelsPerPart % C::kHeadDim>{});
+  }
+
+  CUTE_DEVICE static auto part_of(const Columns<kBlockN>& columns) {
+    return columns.template part<C::kKeysPerPart>(part());
   }
 
   CUTE_DEVICE ScoreExtras<Element> extras() const { return {params_, tile(), member(), shared_.work.slope_log2}; }
 
   CUTE_DEVICE ElementPlace place_of(int n) const {
-    return {first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
-  }
-
-  CUTE_DEVICE bool warp_sees(int n) const {
-    if (first_warp_row() >= member().len_q) return false;
-    const RowBand rows = warp_band();
-    return n * kBlockN < rows.any_end && (n + 1) * kBlockN > rows.any_begin;
-  }
-
-  CUTE_DEVICE bool warp_sees_all(int n, const Columns<kBlockN>& columns) const {
-    const RowBand rows = warp_band();
-    return columns.all() && n * kBlockN >= rows.all_begin && (n + 1) * kBlockN <= rows.all_end;
+    return {first_thread_row(), n * kBlockN + part() * C::kKeysPerPart + 2 * int(threadIdx.x % 4)};
   }
 
   CUTE_DEVICE RowBand warp_band() const {
@@ -318,7 +373,7 @@ class Mainloop {
 
   // -inf where the row does not see the key.
   template <class Scores>
-  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<kBlockN> columns) const {
+  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<C::kKeysPerPart> columns) const {
     CUTE_UNROLL
     for (int i = 0; i < C::kColumnWords; ++i) columns.words[i] >>= 2 * (threadIdx.x % 4);
     const int diagonal = member().diagonal;
@@ -338,6 +393,7 @@ class Mainloop {
 
   const Params& params_;
   Shared& shared_;
+  LaneOffsets lane_;
   typename C::DenominatorFragment denominators_;
   TileLoader<C, typename C::LayoutKV> load_k_, load_v_;
   int stage_ = 0;

@@ -23,6 +23,12 @@ if str(ROOT) in sys.path or "" in sys.path:  # `python -m pytest`
 pytest.register_assert_rewrite("support", "problems")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--problems", type=int, default=0, help="generated problems of each device's sweep; default: 3200 CPU, 1500 GPU"
+    )
+
+
 def pytest_configure(config):
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device and CUDA kernels; skipped, with the reason, without them"

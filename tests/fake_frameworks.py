@@ -46,7 +46,8 @@ class Array:
         return (capsules.CUDA, self.device_id)
 
     def __dlpack__(self, *, stream, max_version=None):
-        tell("wait", stream, self.stream())
+        if stream != -1:
+            tell("wait", stream, self.stream())
         device = self.__dlpack_device__()
         return capsules.capsule(self, strides=self.strides(), dtype=self.dlpack_dtype(), device=device)
 

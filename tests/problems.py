@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import support
@@ -41,28 +42,31 @@ AXES: dict[str, tuple[str, ...]] = {
     "kind": ("numpy", "torch"),
 }
 
-# What the GPU kernels take; everything else is drawn rarely there, and counted when a kernel refuses it.
+# What GPU kernels take: every feature, with each of their head dims and what lies between.
 GPU_AXES = {
     **AXES,
     "dtype": ("float16", "bfloat16"),
-    "form": ("4d", "3d"),
-    "head_dim": ("tiny", "small", "64", "odd", "128"),
-    "head_dim_v": ("same",),
+    "head_dim": ("tiny", "32", "64", "96", "128", "192", "256", "odd", "wide"),
+    "kind": ("torch",),
+}
+
+# What their mask classes "full" and "banded" take, which few of the problems above are for.
+LEAN_AXES = {
+    **GPU_AXES,
+    "scale": ("default", "given"),
     "mask": ("none", "keys", "keys of each"),
     "blocks": ("none",),
-    "probs": ("no",),
     "bias": ("none",),
     "softcap": ("off",),
     "alibi": ("none",),
     "sinks": ("none",),
     "dropout": ("off",),
-    "seqused": ("none",),
-    "kind": ("torch",),
+    "probs": ("no",),
 }
 
-AXES_ON_GPU = {**AXES, "kind": ("torch",)}  # everything, for kernels to do or to refuse
+AXES_ON_GPU = {**AXES, "kind": ("torch",)}  # what they do not take too, and then refuse
 LONG_AXES = {**AXES, "lengths": ("long",)}  # work enough for several threads
-SETS = {"all": AXES_ON_GPU, "long": LONG_AXES}
+SETS = {"all": AXES_ON_GPU, "gpu": GPU_AXES, "lean": LEAN_AXES, "long": LONG_AXES}
 
 MASK_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 TORCH_MASK_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8")
@@ -126,7 +130,7 @@ def strided(rng, style: str, shape, name: str, heads_first: bool = True) -> Stri
 
 
 def _pick_head_dim(rng, kind: str) -> int:
-    ranges = {"tiny": (1, 8), "small": (8, 33), "large": (129, 513)}
+    ranges = {"tiny": (1, 8), "small": (8, 33), "wide": (129, 257), "large": (129, 513)}
     if kind in ranges:
         return int(rng.integers(*ranges[kind]))
     return int(rng.choice([20, 36, 72, 80, 96, 100, 112, 127])) if kind == "odd" else int(kind)
@@ -179,7 +183,7 @@ def make(
     if blocks or pick["lengths"] == "long":  # the oracle holds all scores
         heads_k, heads, batch = min(heads_k, 2), min(heads_k, 2) * min(heads // heads_k, 3), min(batch, 2)
     # a GPU kernel's tile has 128 rows, and so has a block of a mask: most of their problems should need several
-    usual, top = (240 if gpu or blocks else 80), (700 if gpu or axes is LONG_AXES else 260)
+    usual, top = (240 if gpu or blocks else 80), (700 if gpu or axes == LONG_AXES else 260)
     seq_q, seq_k = _pick_lengths(rng, pick["lengths"], usual, top)
     options: dict = {**_pick_band(rng, pick["band"], usual)}
     if pick["alignment"] == "top_left":
@@ -328,7 +332,7 @@ def check(seed: int, device: str = "cpu", axes=None) -> str:
     """Runs one problem; empty when all is well, otherwise what is wrong and how to see it again."""
     gpu = device != "cpu"
     pick, problem = make(seed, gpu, axes)
-    again = " ".join(["python tests/problems.py", device, str(seed), *(n for n, a in SETS.items() if a is axes)])
+    again = " ".join(["python tests/problems.py", device, str(seed), *(n for n, a in SETS.items() if a == axes)])
     described = " ".join(f"{axis}={value!r}" for axis, value in pick.items())
     try:
         outcome = support.run(problem, pick["path"], pick["kind"], device)
@@ -349,6 +353,17 @@ def check(seed: int, device: str = "cpu", axes=None) -> str:
         return ""
     shapes = f"q{problem.q.shape} k{problem.k.shape} v{problem.v.shape}"
     return f"{again}: {'; '.join(faults)}\n    {shapes} {described}"
+
+
+def check_many(seeds: Sequence[int], device: str, axes=None) -> tuple[list[str], list[str]]:
+    """What is wrong with these problems, and why kernels refused some: a process's share of many."""
+    failures, refused = [], []
+    for seed in seeds:
+        try:
+            failures.append(check(seed, device, axes))
+        except support.flashcute.NotImplementedByKernelError as error:
+            refused.append(f"{seed}: {error}")
+    return [f for f in failures if f], refused
 
 
 if __name__ == "__main__":

@@ -165,6 +165,76 @@ filled(Torch, "next")
     assert "kernel" not in before["fill:next"]
 
 
+# -- streams that are captured into a CUDA graph
+
+
+@pytest.mark.parametrize("kind", ["Torch", "Cupy", "Exchange", "Unknown"])
+def test_a_captured_stream_and_those_of_the_frameworks_go_their_ways(happened, kind):
+    """None may wait for another: the kernel runs when the graph is launched."""
+    before = happened(
+        f"""
+q, out = filled(Torch, "q"), filled({kind}, "out")
+flashcute.attention(q, filled({kind}, "k"), filled({kind}, "v"), out=out, stream=0x300)
+flashcute.attention(q, q, q, stream=0x300)
+filled(Torch, "next")
+""",
+        FAKE_CAPTURE="0x300",
+    )
+    assert before["kernel"] == {"kernel"}, "the second comes after the first"
+    assert "kernel" not in before["fill:next"]
+
+
+def test_streams_of_one_capture_wait_for_each_other(happened):
+    before = happened(
+        """
+q = filled(Torch, "q", contiguous=False)
+flashcute.attention(q, filled(Torch, "k"), filled(Torch, "v"), stream=0x300)
+""",
+        FAKE_CAPTURE="0x300,0x100",
+        FAKE_WORKSPACE="1",
+    )
+    assert {"fill:copy-of-q", "fill:k"} <= before["kernel"]
+    assert "kernel" in before["free:copy-of-q"]
+
+
+@pytest.mark.parametrize(
+    ("contiguous", "workspace", "said"),
+    [
+        (True, "1", "(workspace): expected one on a stream that is captured"),
+        (False, "", "(stream): expected tensors that"),
+    ],
+)
+def test_a_graph_does_not_keep_memory_of_the_call(happened, contiguous, workspace, said):
+    environment = {"FAKE_WORKSPACE": workspace} if workspace else {}
+    before = happened(
+        f"""
+q = filled(Torch, "q", contiguous={contiguous})
+try:
+    flashcute.attention(q, filled(Torch, "k"), filled(Torch, "v"), stream=0x300)
+except flashcute.BadParamError as error:
+    assert {said!r} in str(error), error
+else:
+    raise AssertionError("it was captured")
+""",
+        FAKE_CAPTURE="0x300",
+        **environment,
+    )
+    assert "kernel" not in before
+
+
+def test_a_given_workspace_may_be_captured(happened):
+    before = happened(
+        """
+q = filled(Torch, "q")
+workspace = filled(Torch, "workspace", (1024,), "uint8")
+flashcute.attention(q, q, q, workspace=workspace, stream=0x300)
+""",
+        FAKE_CAPTURE="0x300",
+        FAKE_WORKSPACE="1",
+    )
+    assert not before["kernel"]
+
+
 def test_cupy_is_asked_for_the_stream_of_the_tensors_device(happened):
     before = happened(
         """

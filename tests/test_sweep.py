@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import multiprocessing
+import os
 
 import problems
 import pytest
@@ -10,13 +13,22 @@ import support
 
 import flashcute
 
-CPU_PROBLEMS, GPU_PROBLEMS, GPU_ANYTHING, CHUNK = 3200, 1300, 300, 100
+CPU_PROBLEMS, GPU_PROBLEMS, GPU_ANYTHING, CHUNK = 3200, 1500, 300, 100
+MOST_PROCESSES = 8  # with a context on the GPU each
+
+
+def pytest_generate_tests(metafunc):
+    if "start" in metafunc.fixturenames:
+        metafunc.parametrize("start", range(0, metafunc.config.getoption("problems") or CPU_PROBLEMS, CHUNK))
 
 
 @pytest.mark.parametrize(
-    ("axes", "count"), [(problems.AXES, CPU_PROBLEMS), (problems.GPU_AXES, GPU_PROBLEMS)], ids=["cpu", "gpu"]
+    ("axes", "usual"), [(problems.AXES, CPU_PROBLEMS), (problems.GPU_AXES, GPU_PROBLEMS)], ids=["cpu", "gpu"]
 )
-def test_problems_cover_every_pair_of_features(axes, count):
+def test_problems_cover_every_pair_of_features(axes, usual, pytestconfig):
+    count = pytestconfig.getoption("problems") or usual
+    if count < usual:
+        pytest.skip(f"{count} problems are not meant to cover them")
     missing = set(problems.pairs(axes))
     assert len(missing) > 1000
     for seed in range(count):
@@ -40,7 +52,6 @@ def report(failures: list[str], ran: int) -> None:
     assert not failures, f"{len(failures)} of {ran} problems disagree; run one again with its line:\n{shown}"
 
 
-@pytest.mark.parametrize("start", range(0, CPU_PROBLEMS, CHUNK))
 def test_cpu_agrees_with_float64(start):
     failures = [f for f in (problems.check(seed) for seed in range(start, start + CHUNK)) if f]
     report(failures, CHUNK)
@@ -58,19 +69,28 @@ def test_cpu_agrees_on_long_sequences(threads):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("start", range(0, GPU_PROBLEMS, CHUNK))
-def test_gpu_agrees_with_float64(start, record_property):
+def test_gpu_agrees_with_float64(pytestconfig, record_property):
+    """In processes side by side, since the oracle takes most of the time. No kernel may refuse any of the problems.
+
+    A third as many again are of what the mask classes without extras take.
+    """
     support.skip_without_cuda()
-    failures, refused = [], collections.Counter()
-    for seed in range(start, start + CHUNK):
-        try:
-            failures.append(problems.check(seed, "cuda"))
-        except flashcute.NotImplementedByKernelError as error:
-            refused[str(error)] += 1
-    record_property("refused", dict(refused))
-    report([f for f in failures if f], len(failures))
-    # 13 chunks of at least 80 are more than 1,000 problems
-    assert len(failures) >= 80, f"only {len(failures)} of {CHUNK} problems ran; refused: {refused.most_common(3)}"
+    count = pytestconfig.getoption("problems") or GPU_PROBLEMS
+    shares = [
+        (range(start, min(start + CHUNK, end)), axes)
+        for axes, end in ((problems.GPU_AXES, count), (problems.LEAN_AXES, count // 3))
+        for start in range(0, end, CHUNK)
+    ]
+    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)), len(shares))
+    failures, refused = [], []
+    with concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for job in [pool.submit(problems.check_many, seeds, "cuda", axes) for seeds, axes in shares]:
+            wrong, no_kernel = job.result()
+            failures += wrong
+            refused += no_kernel
+    record_property("problems", count)
+    report(failures, count)
+    assert not refused, f"no kernel took {len(refused)} of {count} problems, such as {refused[:3]}"
 
 
 @pytest.mark.gpu

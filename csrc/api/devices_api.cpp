@@ -145,6 +145,15 @@ flashcuteStatus_t flashcuteStreamWait(flashcuteHandle_t handle, void* waiter, vo
   });
 }
 
+flashcuteStatus_t flashcuteStreamIsCapturing(flashcuteHandle_t handle, void* stream, int* capturing) {
+  return guarded(__func__, [&] {
+    require(capturing, "capturing");
+    *capturing = 0;
+    const DeviceFacts& facts = working_device(handle);
+    if (facts.type == DeviceType::kNvidia) *capturing = cuda::stream_is_capturing(facts.id, stream);
+  });
+}
+
 flashcuteStatus_t flashcuteSetNumThreads(int num_threads) {
   return guarded(__func__, [&] { cpu::set_num_threads(num_threads); });
 }

@@ -34,6 +34,7 @@ void release(int device_id, void* memory);
 void copy_to_device(int device_id, void* device, const void* host, size_t bytes, void* stream);
 void copy_to_host(int device_id, void* host, const void* device, size_t bytes, void* stream);
 void synchronize(int device_id, void* stream);
+bool stream_is_capturing(int device_id, void* stream);  // into a graph
 void stream_wait(int device_id, void* waiter, void* signaller);
 // Ranges on a profiler's timeline (NVTX domain "flashcute"), nested on each thread. Nothing without a profiler.
 void begin_range(const char* name) noexcept;

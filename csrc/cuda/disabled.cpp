@@ -69,6 +69,10 @@ void synchronize(int, void*) {
   refuse("synchronize");
 }
 
+bool stream_is_capturing(int, void*) {
+  refuse("stream_is_capturing");
+}
+
 void stream_wait(int, void*, void*) {
   refuse("stream_wait");
 }

@@ -222,7 +222,7 @@ PyObject* Call::run(const Plan& plan, const Options& options) {
 
   StreamOrder order(function_, device(), stream_);
   tensors_.for_each([&](Slot, const Tensor& tensor) { order.add(tensor); });
-  order.add(workspace.tensor());
+  order.add_workspace(workspace.tensor());
   order.before_work();
 
   if (arguments_[kArgOut]) announce_write(tensors_[kOut], where(kArgOut));

@@ -103,6 +103,12 @@ flashcuteHandle_t handle_of(Device device, const char* function) {
   return handle;
 }
 
+bool is_capturing(Device device, void* stream, const char* function) {
+  int capturing = 0;
+  check(flashcuteStreamIsCapturing(handle_of(device, function), stream, &capturing), function);
+  return capturing != 0;
+}
+
 int add_architecture(const std::string& name, int capability, int multiprocessors, size_t shared_memory_per_block,
                      size_t shared_memory_per_multiprocessor, size_t l2_bytes) {
   flashcuteArchitecture_t architecture = FLASHCUTE_ARCHITECTURE_INIT;

@@ -16,6 +16,9 @@ void* current_stream(const Producer& producer, int device_id, Where where);
 
 void resolve_stream(Stream& stream, const Producer& producer, int device_id, Where where);
 
+// Is the stream of a GPU being captured into a CUDA graph?
+bool is_capturing(Device device, void* stream, const char* function);
+
 // From now on a forked child must not use the GPU: the driver is open.
 void note_gpu_use();
 

@@ -7,7 +7,9 @@
 namespace flashcute::python {
 
 // Frameworks prepare, and later reuse, their memory on streams of their own. Where one of those may not be the call's
-// (a stream was given, or the tensors are of several frameworks), the two wait for each other around the work.
+// (a stream was given, or the tensors are of several frameworks), the two wait for each other around the work. Where
+// the call's stream is captured into a graph and theirs is not, neither can wait: the work runs when the graph is
+// launched.
 class StreamOrder {
  public:
   StreamOrder(const char* function, Device device, const Stream& stream)
@@ -15,6 +17,7 @@ class StreamOrder {
 
   // Every tensor that the work reads or writes, none of them released before after_work().
   void add(const Tensor& tensor);
+  void add_workspace(const Tensor& tensor);
   // The call's stream waits for what the frameworks have enqueued.
   void before_work();
   // What the work still uses is not reused before it is done.
@@ -27,11 +30,16 @@ class StreamOrder {
   template <class Use>
   void for_each_other_stream(bool made_only, Use use) const;
 
+  bool captured(void* stream) const { return is_capturing(device_, stream, function_); }
+  // A graph must not keep what the call made for itself in memory that a framework reuses once the call is over.
+  void refuse_own_memory_in_capture() const;
+
   const char* function_;
   Device device_;
   const Stream& stream_;
   bool several_frameworks_ = false, must_finish_ = false;
   int count_ = 0;
+  const Tensor* workspace_ = nullptr;
   const Tensor* tensors_[kSlotCount + 1];  // with the workspace
 };
 

@@ -98,9 +98,19 @@ flashcuteDtype_t dtype_of_format(const char* format, Py_ssize_t itemsize, PyObje
   unknown_dtype(where, foreign_order ? given + ", not of this machine's byte order" : given);
 }
 
-nb::object call_dlpack(PyObject* x, bool on_gpu, void* stream, bool versioned) {
+// The stream that the producer makes wait for its work; none where that is captured into a graph and must not wait.
+nb::int_ waiting_stream(Device device, void* stream, Where where) {
+  constexpr int kNoStream = -1;  // DLPack's number
+  try {
+    if (is_capturing(device, stream, where.function)) return nb::int_(kNoStream);
+  } catch (const StatusError&) {  // no such GPU here, which others say better
+  }
+  return nb::int_(stream_number(stream));
+}
+
+nb::object call_dlpack(PyObject* x, bool on_gpu, nb::handle stream, bool versioned) {
   nb::dict keywords;
-  if (on_gpu) keywords["stream"] = nb::int_(stream_number(stream));
+  if (on_gpu) keywords["stream"] = stream;
   if (versioned) keywords["max_version"] = nb::make_tuple(dlpack::kMajorVersion, dlpack::kMinorVersion);
   return nb::borrow(x).attr("__dlpack__")(**keywords);
 }
@@ -253,13 +263,14 @@ void Tensor::read_dlpack(PyObject* x, Where where, Stream& stream) {
     helper_ = nb::borrow(x).attr("detach")();
     x = helper_.ptr();
   }
-  nb::object capsule;
+  nb::object capsule, waiting;
+  if (on_gpu) waiting = waiting_stream(device_of(device, where), stream.handle, where);
   try {
     try {
-      capsule = call_dlpack(x, on_gpu, stream.handle, true);
+      capsule = call_dlpack(x, on_gpu, waiting, true);
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_TypeError)) throw;
-      capsule = call_dlpack(x, on_gpu, stream.handle, false);  // a producer from before DLPack 1.0
+      capsule = call_dlpack(x, on_gpu, waiting, false);  // a producer from before DLPack 1.0
     }
   } catch (nb::python_error& error) {
     error.restore();

@@ -47,6 +47,7 @@ static struct {
     MEMORY_CALL("flashcuteCopyToHost"),
     MEMORY_CALL("flashcuteSynchronize"),
     MEMORY_CALL("flashcuteStreamWait"),
+    MEMORY_CALL("flashcuteStreamIsCapturing"),
     {"flashcuteGetPlan", S(SUCCESS) | S(BAD_PARAM) | S(NULL_POINTER) | S(DEVICE_TYPE_NOT_SUPPORTED) | S(INTERNAL_ERROR),
      0},
     {"flashcuteGetInfo", S(SUCCESS) | S(BAD_PARAM) | S(NULL_POINTER) | S(INTERNAL_ERROR), 0},

@@ -138,6 +138,9 @@ static void test_memory_on(flashcuteHandle_t handle) {
   OK(CopyToHost, (handle, copy, memory, sizeof text, NULL));
   OK(Synchronize, (handle, NULL));
   OK(StreamWait, (handle, NULL, NULL));
+  int capturing = -1;
+  OK(StreamIsCapturing, (handle, NULL, &capturing));
+  CHECK(capturing == 0);
   CHECK(memcmp(text, copy, sizeof text) == 0);
   OK(Release, (handle, memory));
   OK(Allocate, (handle, &memory, 0));
@@ -148,17 +151,19 @@ static void test_memory_on(flashcuteHandle_t handle) {
 }
 
 /* Each call, with whatever handle it takes. */
-#define EXPECT_MEMORY_CALLS(status, word, handle)                      \
-  do {                                                                 \
-    void* memory_ = NULL;                                              \
-    char byte_[2] = "x";                                               \
-    EXPECT(status, word, Allocate, (handle, &memory_, 16));            \
-    EXPECT(status, word, Release, (handle, NULL));                     \
-    EXPECT(status, word, CopyToDevice, (handle, byte_, "y", 1, NULL)); \
-    EXPECT(status, word, CopyToHost, (handle, byte_, "y", 1, NULL));   \
-    EXPECT(status, word, Synchronize, (handle, NULL));                 \
-    EXPECT(status, word, StreamWait, (handle, NULL, NULL));            \
-    CHECK(memory_ == NULL && byte_[0] == 'x');                         \
+#define EXPECT_MEMORY_CALLS(status, word, handle)                         \
+  do {                                                                    \
+    void* memory_ = NULL;                                                 \
+    char byte_[2] = "x";                                                  \
+    int capturing_ = 0;                                                   \
+    EXPECT(status, word, Allocate, (handle, &memory_, 16));               \
+    EXPECT(status, word, Release, (handle, NULL));                        \
+    EXPECT(status, word, CopyToDevice, (handle, byte_, "y", 1, NULL));    \
+    EXPECT(status, word, CopyToHost, (handle, byte_, "y", 1, NULL));      \
+    EXPECT(status, word, Synchronize, (handle, NULL));                    \
+    EXPECT(status, word, StreamWait, (handle, NULL, NULL));               \
+    EXPECT(status, word, StreamIsCapturing, (handle, NULL, &capturing_)); \
+    CHECK(memory_ == NULL && byte_[0] == 'x');                            \
   } while (0)
 
 static void test_memory(void) {
@@ -171,6 +176,7 @@ static void test_memory(void) {
   EXPECT(NULL_POINTER, "device", CopyToDevice, (cpu_handle, NULL, &byte, 1, NULL));
   EXPECT(NULL_POINTER, "host", CopyToDevice, (cpu_handle, &byte, NULL, 1, NULL));
   EXPECT(NULL_POINTER, "host", CopyToHost, (cpu_handle, NULL, &byte, 1, NULL));
+  EXPECT(NULL_POINTER, "capturing", StreamIsCapturing, (cpu_handle, NULL, NULL));
   EXPECT(NULL_POINTER, "device", CopyToHost, (cpu_handle, &byte, NULL, 1, NULL));
   OK(InjectFault, (FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE));
   EXPECT_MEMORY_CALLS(DEVICE_TYPE_NOT_SUPPORTED, "handle", cpu_handle);

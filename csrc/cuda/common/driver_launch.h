@@ -13,8 +13,7 @@ struct LaunchShape {
 };
 
 // A kernel and what the driver calls it in each context that has launched it. Through cudart go the first launch in a
-// context, those for a device that is not the thread's current one, and all where the driver or cudart is too old. It
-// lives to the end of the process, as its contexts do.
+// context, and all where the driver or cudart is too old. It lives to the end of the process, as its contexts do.
 class DriverKernel {
  public:
   // shared_memory: bytes a CTA, also above 48 KB. `entry` is the kernel's host symbol.
@@ -34,6 +33,8 @@ class DriverKernel {
   };
   static constexpr int kMaxContexts = 64;  // contexts that come and go must not pile up
 
+  // False where the context, the thread's, is another device's or has not launched this kernel yet, or that failed.
+  bool launch_in_current_context(int device, const LaunchShape& shape, void** arguments, cudaStream_t stream);
   void remember(int device);
 
   const void* entry_;

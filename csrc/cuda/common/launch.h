@@ -17,23 +17,29 @@ inline void check(cudaError_t error, const char* what) {
                                                    cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
+// Makes the device current, and afterwards what was current before. Opens no context but the device's own, and asks
+// nothing of the driver where the device is current already.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     int current = 0;
     check(cudaGetDevice(&current), "cudaGetDevice");
-    if (current == device) return;
-    check(cudaSetDevice(device), "cudaSetDevice");
-    previous_ = current;
+    if (current != device) enter(device, current);
   }
   ~DeviceGuard() {
-    if (previous_ >= 0 && cudaSetDevice(previous_) != cudaSuccess) cudaGetLastError();
+    if (switched()) leave();
   }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
+  bool switched() const { return pushed_ || previous_ >= 0; }
+
  private:
-  int previous_ = -1;
+  void enter(int device, int previous);
+  void leave();
+
+  bool pushed_ = false;
+  int previous_ = -1;  // where an older driver is switched by cudaSetDevice
 };
 
 }  // namespace flashcute::cuda

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/backend.h"
@@ -61,6 +62,21 @@ void copy(int device_id, void* target, const void* source, size_t bytes, cudaMem
   check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
 }
 
+// The number of the capture into a graph that a stream is part of.
+std::optional<unsigned long long> capture_of(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream_of(stream), &status, &id);
+  if (error ==
+      cudaErrorStreamCaptureImplicit) {  // the legacy stream's answer while a stream that it blocks is captured
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  check(error, "cudaStreamGetCaptureInfo");
+  if (status != cudaStreamCaptureStatusActive) return std::nullopt;
+  return id;
+}
+
 std::vector<int32_t> fetch(const Problem& problem, const int32_t* lengths, int64_t count, void* stream) {
   std::vector<int32_t> host(lengths == nullptr ? 0 : size_t(count));
   copy_to_host(problem.device_id, host.data(), lengths, host.size() * sizeof(int32_t), stream);
@@ -90,6 +106,12 @@ const DeviceFacts& device_facts(int id) {
 
 // The lengths are checked where they can be read; the rules are the CPU backend's.
 void check_lengths(const Problem& problem, const Buffers& buffers, void* stream) {
+  const bool any = buffers.cu_seqlens_q != nullptr || buffers.cu_seqlens_k != nullptr || buffers.seqused_k != nullptr;
+  if (any && stream_is_capturing(problem.device_id, stream)) {
+    throw Error(FLASHCUTE_STATUS_BAD_PARAM,
+                "(checked): expected a stream that is not captured into a graph, since lengths are read on the host, "
+                "given one that is");
+  }
   const std::vector<int32_t> cu_q = fetch(problem, buffers.cu_seqlens_q, problem.batch + 1, stream);
   const std::vector<int32_t> cu_k = fetch(problem, buffers.cu_seqlens_k, problem.batch + 1, stream);
   const std::vector<int32_t> used_k = fetch(problem, buffers.seqused_k, problem.batch, stream);
@@ -126,9 +148,18 @@ void synchronize(int device_id, void* stream) {
   check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
 }
 
+bool stream_is_capturing(int device_id, void* stream) {
+  DeviceGuard guard(device_id);
+  return capture_of(stream).has_value();
+}
+
+// A stream that is captured must not wait for one that is not. Nor need it: what is enqueued is not run, and whoever
+// launches the graph sees to it that its inputs are there. The other way round, the waiter joins the capture.
 void stream_wait(int device_id, void* waiter, void* signaller) {
   if (waiter == signaller) return;
   DeviceGuard guard(device_id);
+  const std::optional<unsigned long long> capture = capture_of(waiter);
+  if (capture && capture != capture_of(signaller)) return;
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   const std::unique_ptr<CUevent_st, cudaError_t (*)(cudaEvent_t)> owner(event, &cudaEventDestroy);

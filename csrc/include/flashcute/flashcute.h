@@ -260,8 +260,11 @@ FLASHCUTE_API flashcuteStatus_t flashcuteCopyToDevice(flashcuteHandle_t handle, 
 FLASHCUTE_API flashcuteStatus_t flashcuteCopyToHost(flashcuteHandle_t handle, void* host, const void* device,
                                                     size_t bytes, void* stream);
 FLASHCUTE_API flashcuteStatus_t flashcuteSynchronize(flashcuteHandle_t handle, void* stream);
-/* Makes `waiter` wait for the work enqueued so far on `signaller`, without stopping the host. */
+/* Makes `waiter` wait for the work enqueued so far on `signaller`, without stopping the host. Does nothing where waiter
+ * is being captured into a graph and signaller is not part of that capture: whoever launches the graph orders it. */
 FLASHCUTE_API flashcuteStatus_t flashcuteStreamWait(flashcuteHandle_t handle, void* waiter, void* signaller);
+/* *capturing: 1 while `stream` is being captured into a CUDA graph, 0 otherwise and on the CPU. */
+FLASHCUTE_API flashcuteStatus_t flashcuteStreamIsCapturing(flashcuteHandle_t handle, void* stream, int* capturing);
 
 /* JSON texts. *length in: the room at json (0 with NULL asks for the size), out: bytes needed, the final NUL included.
  * Too little room: BAD_PARAM and nothing written at json.

@@ -1,0 +1,187 @@
+"""The sm90 family: what it takes and refuses, which needs no GPU, and its results, which need a Hopper GPU.
+
+Lengths are of several tiles (of 80 to 192 rows or keys) with odd ends.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import support
+from support import Problem, Strided, compute, ints, tensor
+from test_explain import explained, needs_kernels
+
+HALVES = ("float16", "bfloat16")
+ON_HOPPER = pytest.mark.parametrize(
+    ("device", "dtype", "path"), support.cases(paths=("functional",), devices=("cuda",), dtypes=HALVES)
+)
+DEPTHS = pytest.mark.parametrize("depth", [64, 128, 256])
+BANDS = {
+    "full": {},
+    "causal": {"causal": True},
+    "top left": {"causal": True, "alignment": "top_left"},
+    "window": {"window": (150, 70)},
+    "narrow": {"window": (3, 0)},
+    "left": {"window": (200, -1)},
+}
+
+
+def agree(q, k, v, options, *, device, dtype, path):
+    q, k, v = (tensor(x, dtype) for x in (q, k, v))
+    out, lse = compute(q, k, v, path=path, device=device, dtype=dtype, options=options, backend="sm90")
+    verdict = Problem(q, k, v, options).judge(out, lse)
+    assert verdict, verdict.message
+    return out, lse
+
+
+def random_inputs(rng, rows, keys, depth, heads=(2, 2), batch=1):
+    shapes = ((batch, heads[0], rows, depth), (batch, heads[1], keys, depth), (batch, heads[1], keys, depth))
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+# -- which problems it takes
+
+
+def kernel_for(*words):
+    return explained("--arch", "h100", "--seq", "2048", "--heads", "4", *words)["plan"]["kernel"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("words", [("full",), ("banded", "--causal"), ("banded", "--window", "64", "0")], ids=" ".join)
+def test_a_hopper_gpu_runs_plain_problems_by_it(dtype, words):
+    mask, *flags = words
+    assert kernel_for("--head-dim", "64", "--dtype", dtype, *flags) == f"sm90_hd64_{dtype}_{mask}"
+
+
+@needs_kernels
+@pytest.mark.parametrize("device", ["a100", "l40s"])
+def test_other_gpus_do_not(device):
+    plan = explained("--arch", device, "--seq", "512", "--head-dim", "64")["plan"]
+    assert plan["kernel"].startswith("sm80_")
+
+
+@needs_kernels
+def test_what_it_lacks_goes_to_the_older_family():
+    assert kernel_for("--head-dim", "64", "--softcap", "30").startswith("sm80_")
+
+
+# -- results
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (130, 700), (700, 700), (500, 130), (384, 1056)])
+def test_bands_and_lengths(device, dtype, path, depth, band, rows, keys, rng):
+    inputs = random_inputs(rng, rows, keys, depth, heads=(4, 2))
+    agree(*inputs, BANDS[band], device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("depth", [40, 96, 120, 200])
+def test_head_dims_between_the_buckets(device, dtype, path, depth, causal, rng):
+    agree(*random_inputs(rng, 200, 300, depth), {"causal": causal}, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+def test_more_tiles_than_multiprocessors(device, dtype, path, depth, rng):
+    """Each CTA takes several tiles, by ticket; the order of the tiles must lose none."""
+    inputs = random_inputs(rng, 520, 520, depth, heads=(16, 4), batch=6)
+    agree(*inputs, {"causal": True}, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("peak", [20.0, 200.0])
+def test_rows_whose_reference_turns_out_wrong(device, dtype, path, depth, causal, peak, rng):
+    """20 is beyond float16's range as a weight, 200 beyond float32's: those rows are done again."""
+    keys = 900
+    scores = rng.uniform(-1, 1, size=keys)
+    scores[[333, 500, 850]] = peak
+    q, k = np.zeros((1, 2, keys, depth)), np.zeros((1, 2, keys, depth))
+    q[..., 0], k[..., 0] = 1, scores
+    options = {"scale": 1.0, "causal": causal}
+    agree(q, k, rng.standard_normal(k.shape), options, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_only_the_failed_rows_of_a_tile_are_written_again(device, dtype, path, causal, rng):
+    """A row's bits must not depend on whether another row of its tile fails."""
+    q, k, v = random_inputs(rng, 300, 900, 128)
+    calm, _ = agree(q, k, v, {"causal": causal}, device=device, dtype=dtype, path=path)
+    q[:, :, 77] = 60 * k[:, :, 599]
+    wild, _ = agree(q, k, v, {"causal": causal}, device=device, dtype=dtype, path=path)
+    others = np.arange(300) != 77
+    np.testing.assert_array_equal(wild[:, :, others], calm[:, :, others])
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+def test_equal_values_average_to_themselves(device, dtype, path, depth, rng):
+    q, k, v = random_inputs(rng, 200, 1000, depth)
+    v[:] = 1.0
+    out, _ = agree(3 * q, k, v, {}, device=device, dtype=dtype, path=path)
+    assert np.abs(out - 1).max() < 1e-3
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+def test_nan_and_inf_reach_only_the_rows_that_see_them(device, dtype, path, depth, rng):
+    q, k, v = random_inputs(rng, 600, 600, depth)
+    v[:, :, 290, 5], v[:, :, 450, 3] = np.nan, np.inf
+    q[:, 0, 17] = np.nan
+    agree(q, k, v, {"causal": True}, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_keys_beyond_the_used_ones_may_be_anything(device, dtype, path, depth, causal, rng):
+    q, k, v = random_inputs(rng, 200, 700, depth, batch=3)
+    used = [333, 7, 0]
+    for member, length in enumerate(used):
+        k[member, :, length:], v[member, :, length:] = np.nan, np.inf
+    options = {"causal": causal, "seqused_k": ints(used)}
+    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_packed_members(device, dtype, path, depth, causal, rng):
+    """Neighbours' infs lie in the copies of a member's last tile; empty members have no tile."""
+    lengths = np.array([100, 0, 257, 1, 500, 64])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    q, k, v = (rng.standard_normal((2, lengths.sum(), depth)) for _ in range(3))
+    v[:, starts[2]] = np.inf  # the third member's first row, after the first's tail
+    options = {
+        "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
+        "max_seqlen_k": 500, "causal": causal,
+    }  # fmt: skip
+    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+def test_strides_that_the_copy_engine_cannot_read_go_to_the_older_family(device, dtype, path, rng):
+    """A row stride of 68 elements is no multiple of 16 bytes."""
+    values = random_inputs(rng, 100, 100, 64)
+    shape = (1, 2, 100, 64)
+    q, k, v = (Strided(shape, dtype, strides=(2 * 100 * 68, 100 * 68, 68, 1)).fill(x) for x in values)
+    out, lse = compute(q, k, v, path=path, device=device, dtype=dtype)
+    verdict = Problem(q, k, v, {}).judge(out, lse)
+    assert verdict, verdict.message

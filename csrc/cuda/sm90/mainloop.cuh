@@ -170,11 +170,13 @@ class Mainloop {
   template <Step kStep, bool kSum>
   CUTE_DEVICE void step(int n, int end) {
     typename C::ScoreFragment scores;
+    // matrix descriptors then take no moves to uniform registers, 38 a tile at head_dim 128
+    const int k_stage = ptx::uniform(k_.stage), v_stage = ptx::uniform(v_.stage);
     await_keys();
     await_turn();
-    start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
+    start_scores<C>(scores, queries(), shared_.k[k_stage].data());
     ptx::wait(shared_.v_full[v_.stage], v_.parity);
-    start_values<C>(output, weights_, shared_.v[v_.stage].data());
+    start_values<C>(output, weights_, shared_.v[v_stage].data());
     pass_turn();
     warpgroup_wait<1>();
     warpgroup_fence_operand(scores);

@@ -48,7 +48,7 @@ def kernel_for(*words):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("words", [("full",), ("banded", "--causal"), ("banded", "--window", "64", "0")], ids=" ".join)
+@pytest.mark.parametrize("words", [("full",), ("banded", "--causal"), ("banded", "--window", "64,0")], ids=" ".join)
 def test_a_hopper_gpu_runs_plain_problems_by_it(dtype, words):
     mask, *flags = words
     assert kernel_for("--head-dim", "64", "--dtype", dtype, *flags) == f"sm90_hd64_{dtype}_{mask}"

@@ -191,9 +191,8 @@ class Mainloop {
     } else {
       softmax.template weigh<kSum>(
           rows, [&](int r, int c) { return fmaf(rows(r, c), params_.scale_log2, -softmax.reference[r]); });
-      // Here, not later, lest the compiler move the exponentials below the end of the product: it moves none over a
-      // loop.
-        warpgroup_wait<0>();
+      // ptxas moves most exponentials below this wait; both orders forced by hand lost (docs/perf-log.md)
+      warpgroup_wait<0>();
       warpgroup_fence_operand(output);
     }
     release_values();

@@ -38,7 +38,6 @@ const char* missing_feature(const Problem& p) {
   if (p.sinks.present) return "sinks";
   if (p.dropout.p > 0.0f) return "dropout_p";
   if (p.block_mask.present) return "block_mask";
-  if (p.probs.present) return "probs";
   return nullptr;
 }
 

@@ -3,6 +3,7 @@
 
 #include "cuda/common/driver_launch.h"
 #include "cuda/common/launch.h"
+#include "cuda/common/probs.h"
 #include "cuda/sm90/kernel.cuh"
 #include "cuda/sm90/launch.h"
 
@@ -35,6 +36,7 @@ void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void*
   }
   static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
   kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &given, static_cast<cudaStream_t>(stream));
+  if (buffers.probs != nullptr) run_probs(problem, given.params, buffers.probs, static_cast<cudaStream_t>(stream));
 }
 
 template <class C>

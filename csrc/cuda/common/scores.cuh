@@ -73,12 +73,12 @@ struct ScoreExtras {
     }
   }
 
-  // Dropped weights become 0. False where there is no dropout.
-  template <class Weights>
-  __device__ __forceinline__ bool drop(Weights& weights, ElementPlace place) const {
+  __device__ __forceinline__ bool drops() const { return params.extras.dropout.threshold != 0; }
+
+  // Which weights dropout keeps, where there is dropout.
+  template <int kRows, int kColumns>
+  __device__ __forceinline__ ElementBits<kRows, kColumns> kept_by_dropout(ElementPlace place) const {
     const DropoutView& dropout = params.extras.dropout;
-    if (dropout.threshold == 0) return false;
-    constexpr int kRows = decltype(cute::size<0>(weights))::value, kColumns = decltype(cute::size<1>(weights))::value;
     const uint64_t seed = dropout.state != nullptr ? dropout.state[0] : dropout.seed;
     const uint64_t offset = dropout.state != nullptr ? dropout.state[1] : dropout.offset;
     const uint32_t key_low = uint32_t(seed), key_high = uint32_t(seed >> 32) ^ uint32_t(offset >> 32);
@@ -95,6 +95,15 @@ struct ScoreExtras {
       const bool high = (upper ? random.word[3] : random.word[1]) >= dropout.threshold;
       kept.bits |= (Word(low) | Word(high) << 1) << (2 * pair);
     }
+    return kept;
+  }
+
+  // Dropped weights become 0. False where there is no dropout.
+  template <class Weights>
+  __device__ __forceinline__ bool drop(Weights& weights, ElementPlace place) const {
+    if (!drops()) return false;
+    constexpr int kRows = decltype(cute::size<0>(weights))::value, kColumns = decltype(cute::size<1>(weights))::value;
+    const auto kept = kept_by_dropout<kRows, kColumns>(place);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll

@@ -111,8 +111,9 @@ struct Config {
     };
     Work work;
     KeyBits key_bits;
-    uint32_t redo_rows[kWarps];                  // one bit a row
-    uint32_t noted_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
+    uint32_t redo_rows[kWarps];                 // one bit a row
+    uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
+    uint32_t dropped_keys[kExtras ? kBlockM : 1][kColumnWords];
   };
   static_assert(sizeof(KeyValueStage) * kStages >= sizeof(Element) * cosize_v<LayoutO>);
 

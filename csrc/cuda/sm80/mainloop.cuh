@@ -222,6 +222,8 @@ class Mainloop {
     if constexpr (C::kExtras) {
       if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, kBlockN / 4>(place);
       seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+      // before there are scores: Philox beside them would spill
+      if (careful && extras().drops()) note_dropped_keys<C>(shared_, extras(), first_warp_row(), n * kBlockN);
     }
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
@@ -232,14 +234,14 @@ class Mainloop {
     if (seen) {
       if constexpr (C::kExtras) extras().apply(rows, place, visible);
       if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), columns_of(n));
+      if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
-      if (isolate) note_nonfinite(rows, output_rows, place, stage.v.data());
       Tensor row_denominators = denominators();
       // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
       const bool scaled = C::kExtras || careful;
       if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
       softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2);
-      if (isolate) add_nonfinite<C, false>(output_rows, shared_, stage.v.data());
+      if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data(), C::kExtras && extras().drops());
     }
     if (isolate) {
       __syncthreads();
@@ -256,22 +258,6 @@ class Mainloop {
       gemm_values<false, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
     }
     end_tile();
-  }
-
-  // Notes the keys whose infs and NaNs the rows take, and takes those of keys that the rows see and dropout drops: what
-  // that makes of the output no rescaling changes.
-  template <class Scores, class Output>
-  CUTE_DEVICE void note_nonfinite(const Scores& scores, Output& output, ElementPlace place, const Element* v) {
-    auto kept = all_elements<C::kRowsPerThread, kBlockN / 4>();
-    if constexpr (C::kExtras) {
-      if (extras().drops()) {
-        kept = extras().template kept_by_dropout<C::kRowsPerThread, kBlockN / 4>(place);
-        note_keys<C>(shared_, [&](int r, int c) { return scores(r, c) != -INFINITY && !kept(r, c); });
-        add_nonfinite<C, true>(output, shared_, v);
-        __syncwarp();  // before others are noted
-      }
-    }
-    note_keys<C>(shared_, [&](int r, int c) { return scores(r, c) != -INFINITY && kept(r, c); });
   }
 
   // For one tile: what is made of them must not live longer.

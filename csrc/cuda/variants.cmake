@@ -38,14 +38,14 @@ set(FLASHCUTE_VARIANTS
     "sm80 256 float16 banded may_spill"
     "sm80 256 float16 any may_spill"
     "sm80 256 bfloat16 full may_spill"
-    "sm80 256 bfloat16 banded spill_free"
+    "sm80 256 bfloat16 banded may_spill"
     "sm80 256 bfloat16 any may_spill"
-    "sm80 256 float16 full spill_free small"
+    "sm80 256 float16 full may_spill small"
     "sm80 256 float16 banded may_spill small"
-    "sm80 256 float16 any spill_free small"
-    "sm80 256 bfloat16 full spill_free small"
+    "sm80 256 float16 any may_spill small"
+    "sm80 256 bfloat16 full may_spill small"
     "sm80 256 bfloat16 banded may_spill small"
-    "sm80 256 bfloat16 any spill_free small")
+    "sm80 256 bfloat16 any may_spill small")
 
 # sm80 runs on every later GPU too; SASS for the two it is tuned on, PTX for the rest.
 set(FLASHCUTE_GENCODE_sm80 "arch=compute_80,code=[sm_80,sm_90,compute_80]")

@@ -1,38 +1,37 @@
-// The key mask as bits in shared memory. A CTA reads each element once, thousands ahead of the tiles that need them:
-// the wait for memory is paid once in kKeys keys, by loads that wait together. What is known ahead can be left out: the
-// walk ends where the last visible key is (padding costs nothing), and tiles without a hole are plain ones.
+// The key mask of a tile of queries. What is known ahead can be left out: the walk ends where the last visible key is
+// (padding costs nothing), and tiles without a hole are plain ones.
 #pragma once
 
 #include "cuda/common/mask.cuh"
+#include "cuda/common/mask_bits.cuh"
 #include "cuda/common/scheduler.cuh"
 
 namespace flashcute::cuda {
 
-struct KeyBits {
-  static constexpr int kKeys = 4096;
-  uint32_t words[kKeys / 32];
-  int chunk;  // the keys from kKeys * chunk on; -1: none yet
-};
+// Of a member, from its first key on.
+__device__ __forceinline__ MaskRow key_mask_row(const KeyMaskView& mask, const TileIndex& tile, const Member& member) {
+  const int size = mask.element_size;
+  const int64_t step = mask.key * size;
+  const uint8_t* first =
+      static_cast<const uint8_t*>(mask.data) + (tile.batch * mask.batch + member.first_k * mask.key) * size;
+  return {first, step, size, member.len_k};
+}
 
 // Every thread of the CTA calls show() and trimmed(), whole warps the others. Of no use where `mask.data` is null.
 template <int kBlockN, int kThreads>
 class KeyMask {
-  static constexpr int kTiles = KeyBits::kKeys / kBlockN;  // of a chunk
+  static constexpr int kTiles = MaskBits::kElements / kBlockN;  // of a chunk
   static constexpr int kWordsPerTile = kBlockN / 32;
 
  public:
   // Tiles outside `range` are not read.
   __device__ __forceinline__ KeyMask(const Params& params, const TileIndex& tile, const Member& member,
-                                     const KeyRange& range, KeyBits& bits)
+                                     const KeyRange& range, MaskBits& bits)
       : mask_(params.key_mask), tile_(tile), member_(member), range_(range), bits_(bits) {}
 
   // Before the other calls about tile n.
   __device__ __forceinline__ void show(int n) const {
-    if (bits_.chunk == n / kTiles) return;
-    __syncthreads();  // the chunk before is no longer read
-    fill(n / kTiles);
-    if (threadIdx.x == 0) bits_.chunk = n / kTiles;
-    __syncthreads();
+    show_chunk(bits_, n / kTiles, [&](int chunk) { fill(chunk); });
   }
 
   __device__ __forceinline__ Columns<kBlockN> columns(int n) const {
@@ -44,7 +43,7 @@ class KeyMask {
 
   // The end of the run of tiles without a hole that starts at n: at most `end`, and no further than is known.
   __device__ __forceinline__ int whole_until(int n, int end) const {
-    return first_tile(n, min(end, chunk_end(n)), [&](int tile) { return !columns(tile).all(); });
+    return first_of(n, min(end, chunk_end(n)), [&](int tile) { return !columns(tile).all(); });
   }
 
   // The range without the tiles at both ends that have no visible key.
@@ -54,13 +53,13 @@ class KeyMask {
     for (bool found = false; !found && range.begin < range.end;) {
       show(range.end - 1);
       const int first = max(range.begin, (range.end - 1) / kTiles * kTiles);
-      range.end = end_of_last_tile(first, range.end, visible);
+      range.end = end_of_last(first, range.end, visible);
       found = range.end > first;
     }
     for (bool found = false; !found && range.begin < range.end;) {
       show(range.begin);
       const int end = min(range.end, chunk_end(range.begin));
-      range.begin = first_tile(range.begin, end, visible);
+      range.begin = first_of(range.begin, end, visible);
       found = range.begin < end;
     }
     range.clamp_seeds();
@@ -71,62 +70,17 @@ class KeyMask {
   __device__ __forceinline__ static int chunk_end(int n) { return (n / kTiles + 1) * kTiles; }
 
   __device__ __forceinline__ void fill(int chunk) const {
-    constexpr int kTogether = 8;  // words of a warp whose loads are under way together
-    const int lane = threadIdx.x % 32, first_tile = chunk * kTiles;
-    const int begin = max(range_.begin - first_tile, 0) * kWordsPerTile / kTogether * kTogether;
+    const int first_tile = chunk * kTiles;
+    const int begin = max(range_.begin - first_tile, 0) * kWordsPerTile;
     const int end = min(range_.end - first_tile, kTiles) * kWordsPerTile;
-    const int size = mask_.element_size;
-    const int64_t step = mask_.key * size;
-    const uint8_t* first =
-        static_cast<const uint8_t*>(mask_.data) + (tile_.batch * mask_.batch + member_.first_k * mask_.key) * size;
-#pragma unroll 1
-    for (int word = begin + int(threadIdx.x / 32) * kTogether; word < end; word += kThreads / 32 * kTogether) {
-      const int key = chunk * KeyBits::kKeys + 32 * word + lane;
-      uint32_t values[kTogether] = {};
-#pragma unroll 1
-      for (int byte = 0; byte < size; ++byte) {
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {  // no branch, no wait
-          values[i] |= first[min(key + 32 * i, member_.len_k - 1) * step + byte];
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const uint32_t bits = __ballot_sync(0xffffffffu, values[i] != 0 && key + 32 * i < member_.len_k);
-        if (lane == 0) bits_.words[word + i] = bits;
-      }
-    }
-  }
-
-  // The first tile in [begin, end) for which `is` holds, otherwise `end`. Lanes look at a tile each.
-  template <class Predicate>
-  __device__ __forceinline__ int first_tile(int begin, int end, Predicate is) const {
-#pragma unroll 1
-    for (; begin < end; begin += 32) {
-      const int tile = begin + int(threadIdx.x % 32);
-      const uint32_t found = __ballot_sync(0xffffffffu, tile < end && is(tile));
-      if (found != 0) return begin + __ffs(int(found)) - 1;
-    }
-    return end;
-  }
-
-  // One past the last tile in [begin, end) for which `is` holds, otherwise `begin`.
-  template <class Predicate>
-  __device__ __forceinline__ int end_of_last_tile(int begin, int end, Predicate is) const {
-#pragma unroll 1
-    for (; end > begin; end -= 32) {
-      const int tile = end - 1 - int(threadIdx.x % 32);
-      const uint32_t found = __ballot_sync(0xffffffffu, tile >= begin && is(tile));
-      if (found != 0) return end - __ffs(int(found)) + 1;
-    }
-    return begin;
+    fill_bits<kThreads>(bits_, key_mask_row(mask_, tile_, member_), chunk, begin, end);
   }
 
   const KeyMaskView& mask_;
   const TileIndex& tile_;
   const Member& member_;
   const KeyRange& range_;
-  KeyBits& bits_;
+  MaskBits& bits_;
 };
 
 }  // namespace flashcute::cuda

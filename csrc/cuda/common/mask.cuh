@@ -20,6 +20,11 @@ struct KeyRange {
   }
 };
 
+// Key tiles [begin, end) that the walk takes one after the other; empty where begin == end.
+struct KeyRun {
+  int begin, end;
+};
+
 // Calls use(pointer) with the mask's true type: any integer's, by its size.
 template <class Use>
 __device__ __forceinline__ void with_mask_type(const void* data, int element_size, Use use) {
@@ -53,17 +58,22 @@ __device__ __forceinline__ RowBand row_band(const BandView& band, const Member& 
   }
 }
 
+// The tiles, of kBlockN keys, of which some row sees a key, and those that every row sees whole.
+struct BandTiles {
+  int any_begin, any_end, all_begin, all_end;
+};
+
+template <int kBlockN>
+__device__ __forceinline__ BandTiles tiles_of(const RowBand& rows) {
+  if (rows.any_begin >= rows.any_end) return {};
+  return {rows.any_begin / kBlockN, (rows.any_end + kBlockN - 1) / kBlockN, (rows.all_begin + kBlockN - 1) / kBlockN,
+          max(rows.all_end, 0) / kBlockN};
+}
+
 template <int kBlockN>
 __device__ __forceinline__ KeyRange key_range(const RowBand& rows) {
-  KeyRange range{};
-  if (rows.any_begin >= rows.any_end) return range;
-  range.begin = rows.any_begin / kBlockN;
-  range.end = (rows.any_end + kBlockN - 1) / kBlockN;
-  range.plain_begin = (rows.all_begin + kBlockN - 1) / kBlockN;
-  range.plain_end = max(rows.all_end, 0) / kBlockN;
-  range.start = range.begin;
-  range.seed_end = range.begin + 1;
-  return range;
+  const BandTiles tiles = tiles_of<kBlockN>(rows);
+  return {tiles.any_begin, tiles.any_end, tiles.all_begin, tiles.all_end, tiles.any_begin, tiles.any_begin + 1};
 }
 
 // One bit for each column of a key tile: set when the key exists and the key mask lets it take part.
@@ -78,6 +88,19 @@ struct Columns {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) united |= words[i];
     return united != 0;
+  }
+  // Those of one of kBlockN / kColumns parts.
+  template <int kColumns>
+  __device__ __forceinline__ Columns<kColumns> part(int index) const {
+    Columns<kColumns> columns;
+#pragma unroll
+    for (int i = 0; i < Columns<kColumns>::kWords; ++i) {
+#pragma unroll
+      for (int j = i; j < kWords; j += Columns<kColumns>::kWords) {
+        if (j == i || j / Columns<kColumns>::kWords == index) columns.words[i] = words[j];
+      }
+    }
+    return columns;
   }
   __device__ __forceinline__ bool all() const {
     uint32_t shared = ~0u;

@@ -49,6 +49,13 @@ struct ScoreView {
   bool pairs;        // every even key and the next lie in one aligned word
 };
 
+struct BlockMaskView {
+  const void* data;  // null: absent
+  int64_t batch, head, row, key;
+  int element_size;
+  int keys;  // blocks of keys
+};
+
 struct DropoutView {
   const uint64_t* state;  // (seed, offset) on the device, or null: the values below
   uint64_t seed, offset;
@@ -65,6 +72,8 @@ struct ExtrasView {
   float softcap;       // 0: off
   float softcap_rate;  // 2 log2(e) scale / softcap: tanh(x) is made of 2^(2 log2(e) x)
   float softcap_log2;  // softcap * log2(e)
+  // Of raw products up to softcap_near, softcap * log2(e) * tanh is series[0] s + series[1] s^3 + series[2] s^5.
+  float softcap_near, softcap_series[3];
   const float* alibi;
   int64_t alibi_batch, alibi_head;
   const void* sinks;
@@ -72,6 +81,7 @@ struct ExtrasView {
   bool sinks_float32;
   ScoreView dense_mask, bias;
   DropoutView dropout;
+  BlockMaskView block_mask;
 };
 
 // The order of the output tiles: see scheduler.cuh. Packed: slots in place of a head's tiles.

@@ -21,12 +21,24 @@ __device__ __forceinline__ float tanh_precise(float y) {
   return fabsf(x) < 0.125f ? series : 1.f - 2.f * upper_share(y);
 }
 
+// ALiBi's, times log2(e); 0 without.
+__device__ __forceinline__ float slope_log2_of(const ExtrasView& extras, const TileIndex& tile) {
+  if (extras.alibi == nullptr) return 0.f;
+  return kLog2e * extras.alibi[tile.batch * extras.alibi_batch + tile.head_q * extras.alibi_head];
+}
+
+// Where there are sinks.
+template <class Element>
+__device__ __forceinline__ float sink_of(const ExtrasView& extras, const TileIndex& tile) {
+  return load_float<Element>(extras.sinks, tile.head_q * extras.sinks_head, extras.sinks_float32);
+}
+
 template <class Element>
 struct ScoreExtras {
   const Params& params;
   const TileIndex& tile;
   const Member& member;
-  float slope_log2;  // of ALiBi, times log2(e)
+  float slope_log2;
 
   // Which pairs the pair mask lets take part; apart from apply(), so that the wait for memory can be spent elsewhere.
   // Elements outside the problem may be either.

@@ -1,9 +1,9 @@
 // Softmax of the rows a thread owns, over key tiles, in powers of two (scores come multiplied by log2(e)).
 //
-// Two ways to take a tile in. online_step is the textbook one: raise the row's reference to the new maximum and rescale
-// what was summed before. fixed_step keeps the reference: there is no maximum, no shuffle and no rescale, and nothing
-// is lost, since floats hold any p = 2^(s - reference) as precisely as one below 1, until it overflows. failed() finds
-// the rows of which that is not true; the kernel redoes those with online steps alone.
+// Two ways to take a tile in. The textbook's: raise the row's reference to the new maximum and rescale what was summed
+// before (raise_references), then weigh. Or only weigh: there is no maximum, no shuffle and no rescale, and nothing is
+// lost, since floats hold any p = 2^(s - reference) as precisely as one below 1, until it overflows. failed() finds
+// the rows of which that is not true; the kernel redoes those and raises at every tile.
 //
 // Two sums of weights. Those that the tensor cores multiply V by are rounded to 16 bits, so a row's output is divided
 // by the sum of the rounded ones, made by the tensor cores too (`denominators`): equal values average to themselves
@@ -40,21 +40,26 @@ struct RowSoftmax {
     }
   }
 
-  // scores, output: (rows, columns); denominators: (rows). Scores, `scale_log2` > 0 apart from powers of two, become
-  // weights; -inf marks a key that the row does not see.
-  template <class Scores, class Output, class Denominators>
-  __device__ __forceinline__ void online_step(Scores& scores, Output& output, Denominators& denominators,
-                                              float scale_log2) {
+  // scores, output: (rows, columns); denominators: (rows). Scores are `scale_log2` > 0 apart from powers of two; -inf
+  // marks a key that the row does not see. unite(maxima) makes them those of the whole rows, where other warps have
+  // scores of theirs.
+  template <class Scores, class Output, class Denominators, class Unite>
+  __device__ __forceinline__ void raise_references(const Scores& scores, Output& output, Denominators& denominators,
+                                                   float scale_log2, Unite unite) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
-    float rescale[kRows];
+    float maxima[kRows], rescale[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      maxima[r] = scores(r, 0);
+#pragma unroll
+      for (int c = 1; c < cute::size<1>(scores); ++c) maxima[r] = fmaxf(maxima[r], scores(r, c));
+      maxima[r] = quad_reduce(maxima[r], [](float a, float b) { return fmaxf(a, b); }) * scale_log2;
+    }
+    unite(maxima);
     bool changed = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      float maximum = scores(r, 0);
-#pragma unroll
-      for (int c = 1; c < cute::size<1>(scores); ++c) maximum = fmaxf(maximum, scores(r, c));
-      maximum = quad_reduce(maximum, [](float a, float b) { return fmaxf(a, b); }) * scale_log2;
-      maximum = fmaxf(reference[r], maximum);
+      const float maximum = fmaxf(reference[r], maxima[r]);
       // before the first visible key, sums and output are zero: nothing to rescale
       rescale[r] = reference[r] == -INFINITY ? 1.f : ptx::exp2(reference[r] - maximum);
       changed |= !(rescale[r] == 1.f);
@@ -69,27 +74,36 @@ struct RowSoftmax {
         for (int c = 0; c < cute::size<1>(output); ++c) output(r, c) *= rescale[r];
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float base = reference[r] == -INFINITY ? 0.f : reference[r];
-      weigh<true>(r, scores, scale_log2, [&](int) { return -base; });
-    }
   }
 
-  // Before the first fixed step: a row that has seen no key yet takes 0 as its reference.
+  // Scores as above become weights.
+  template <class Scores>
+  __device__ __forceinline__ void weigh(Scores& scores, float scale_log2) {
+    float base[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) base[r] = reference[r] == -INFINITY ? 0.f : reference[r];
+    weigh<true>(scores, [&](int r, int c) { return fmaf(scores(r, c), scale_log2, -base[r]); });
+  }
+
+  // Before references are kept: a row that has seen no key yet takes 0 as its own.
   __device__ __forceinline__ void settle() {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) reference[r] = reference[r] == -INFINITY ? 0.f : reference[r];
   }
 
-  // Every row sees every column. Weights are 2^(score * factor + addend(r, c)), the addend being what the score lacks,
-  // minus the row's reference. kSum: the LSE is wanted.
-  template <bool kSum, class Scores, class Addend>
-  __device__ __forceinline__ void fixed_step(Scores& scores, float factor, Addend addend) {
+  // Weights are 2^exponent(r, c), in which the row's reference is subtracted. kSum: the LSE is wanted.
+  template <bool kSum, class Scores, class Exponent>
+  __device__ __forceinline__ void weigh(Scores& scores, Exponent exponent) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      weigh<kSum>(r, scores, factor, [&](int c) { return addend(r, c); });
+      float tile_sum = 0.f;  // first: added to a long row's sum one by one, equal weights would all round the same way
+#pragma unroll
+      for (int c = 0; c < cute::size<1>(scores); ++c) {
+        scores(r, c) = ptx::exp2(exponent(r, c));
+        if constexpr (kSum) tile_sum += scores(r, c);
+      }
+      if constexpr (kSum) sum[r] += tile_sum;
     }
   }
 
@@ -123,18 +137,6 @@ struct RowSoftmax {
   // sum: over all columns. -inf for an empty row.
   __device__ __forceinline__ float log_sum_exp(int r, float sum) const {
     return sum == 0.f ? -INFINITY : (reference[r] + log2f(sum)) * kLn2;
-  }
-
- private:
-  template <bool kSum, class Scores, class Addend>
-  __device__ __forceinline__ void weigh(int r, Scores& scores, float factor, Addend addend) {
-    float tile_sum = 0.f;  // first: added to a long row's sum one by one, equal weights would all round the same way
-#pragma unroll
-    for (int c = 0; c < cute::size<1>(scores); ++c) {
-      scores(r, c) = ptx::exp2(fmaf(scores(r, c), factor, addend(c)));
-      if constexpr (kSum) tile_sum += scores(r, c);
-    }
-    if constexpr (kSum) sum[r] += tile_sum;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/kernel.h"
+#include "cuda/common/block_mask.cuh"
 #include "cuda/common/key_mask.cuh"
 #include "cuda/common/mask.cuh"
 #include "cuda/common/scheduler.cuh"
@@ -24,8 +25,21 @@ struct Work {
   float slope_log2;  // of ALiBi, times log2(e); 0 without
 };
 
+// Of class any, whose walk is made of runs. In shared memory, once for all loop bodies: registers again.
+struct RunState {
+  int first_end;           // where the first run ends
+  KeyRun next;             // the run after the one under way
+  int64_t skip_k, skip_v;  // bytes from there on to that
+  MaskBits block_bits;
+};
+struct NoRunState {};
+
 struct TileShape {
-  int warps, rows_per_warp, block_n;
+  int warps, rows_per_warp;
+  // Warps that share their rows: each makes the scores of its part of the keys and the output of its part of the
+  // channels. Without that, 32 rows of head_dim 256 do not fit registers.
+  int parts;
+  int block_n;
   // Two stages: the next tile loads under this one, one barrier a tile. One stage, where two would not fit twice on an
   // A100: V loads under QK, the next K under PV, two barriers a tile.
   int stages;
@@ -35,12 +49,12 @@ struct TileShape {
 // 32 query rows to a warp, so that each fragment of K and V feeds two MMAs, as far as the accumulators fit registers.
 // By measurement on an H100 up to head_dim 128: docs/perf-log.md. small: for the 99 KB of sm_86 and sm_89.
 constexpr TileShape tile_shape(int head_dim, MaskClass mask, bool small) {
-  if (head_dim <= 64) return {4, 32, 64, 2, 2};
+  if (head_dim <= 64) return {4, 32, 1, 64, 2, 2};
   // any: with its many plain loops, 64 keys spill in each of them
-  if (head_dim <= 96) return {4, 32, mask == MaskClass::kAny ? 32 : 64, 2, 2};
-  if (head_dim <= 128) return {4, 32, 32, 2, 2};
-  if (head_dim <= 192) return {8, 16, 64, 1, 1};
-  return small ? TileShape{4, 16, 64, 1, 1} : TileShape{8, 16, 64, 1, 1};
+  if (head_dim <= 96) return {4, 32, 1, mask == MaskClass::kAny ? 32 : 64, 2, 2};
+  if (head_dim <= 128) return {4, 32, 1, 32, 2, 2};
+  if (head_dim <= 192) return {8, 16, 1, 64, 1, 1};
+  return small ? TileShape{4, 16, 1, 64, 1, 1} : TileShape{8, 32, 2, 64, 1, 1};
 }
 
 constexpr int min_of(int a, int b) {
@@ -62,12 +76,15 @@ struct Config {
   static constexpr bool kExtras = kMask == MaskClass::kAny;
 
   static constexpr TileShape kTile = tile_shape(kHeadDim, kMask, kSmall);
-  static constexpr int kWarps = kTile.warps, kThreads = 32 * kWarps;
-  static constexpr int kRowsPerWarp = kTile.rows_per_warp, kBlockM = kWarps * kRowsPerWarp, kBlockN = kTile.block_n;
+  static constexpr int kWarps = kTile.warps, kThreads = 32 * kWarps, kParts = kTile.parts;
+  static constexpr int kRowsPerWarp = kTile.rows_per_warp, kBlockM = kWarps / kParts * kRowsPerWarp;
+  static constexpr int kBlockN = kTile.block_n;
+  static constexpr int kKeysPerPart = kBlockN / kParts, kChannelsPerPart = kHeadDim / kParts;
   static constexpr int kStages = kTile.stages, kMinBlocks = kTile.min_blocks;
   static constexpr int kBlocksM = kRowsPerWarp / 16;  // MMAs that a warp's rows take
   static constexpr int kRowsPerThread = 2 * kBlocksM;
-  static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
+  static constexpr int kColumnWords = kKeysPerPart / 32;  // one bit a column
+  static_assert(kKeysPerPart % 32 == 0);
 
   // A row's 16-byte chunks, and the threads that move them: some idle where chunks are no power of two, and a thread
   // moves several where a pass would have fewer than eight rows, after which a swizzle repeats.
@@ -80,10 +97,9 @@ struct Config {
 
   using MmaOp = std::conditional_t<std::is_same_v<Element, cutlass::half_t>, SM80_16x8x16_F32F16F16F32_TN,
                                    SM80_16x8x16_F32BF16BF16F32_TN>;
-  // Warp w owns the rows from kRowsPerWarp w on, as blocks of 16.
+  // Warps w kParts to w kParts + kParts - 1 own the rows from kRowsPerWarp w on, as blocks of 16.
   using TiledMma =
-      TiledMMA<MMA_Atom<MmaOp>, Layout<Shape<Int<kWarps>, _1, _1>>,
-               Tile<Layout<Shape<_16, Int<kWarps>, Int<kBlocksM>>, Stride<_1, Int<kRowsPerWarp>, _16>>, _16, _16>>;
+      TiledMMA<MMA_Atom<MmaOp>, Layout<Shape<Int<kWarps / kParts>, Int<kParts>, _1>, Stride<Int<kParts>, _1, _0>>>;
   static_assert(size(TiledMma{}) == kThreads);
 
   // 8 rows of 128 or 64 bytes, their 16-byte chunks permuted so that eight rows of one column hit eight different bank
@@ -93,12 +109,24 @@ struct Config {
                                           Layout<Shape<_8, Int<kAtomColumns>>, Stride<Int<kAtomColumns>, _1>>{}));
   using LayoutQ = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));   // (BLOCK_M, D)
   using LayoutKV = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));  // (BLOCK_N, D)
+  using LayoutP = decltype(tile_to_shape(LayoutAtom{}, Shape<Int<kBlockM>, Int<64>>{}));         // (BLOCK_M, BLOCK_N)
+  static_assert(kParts == 1 || (kBlockN == 64 && kChannelsPerPart % kAtomColumns == 0));
   using LayoutO = LayoutQ;
 
   // The first row, within the tile, of an accumulator that a thread holds: its others are 8 apart.
   CUTE_HOST_DEVICE static constexpr int row_of_thread(int thread) {
-    return thread / 32 * kRowsPerWarp + thread % 32 / 4;
+    return thread / (32 * kParts) * kRowsPerWarp + thread % 32 / 4;
   }
+  CUTE_HOST_DEVICE static constexpr int part_of_thread(int thread) { return thread / 32 % kParts; }
+
+  // What warps that share rows tell each other.
+  template <int kSharers, class = void>
+  struct Exchange {
+    cute::array_aligned<Element, cosize_v<LayoutP>, 128> weights;
+    float rows[kSharers][kBlockM];  // maxima, or sums
+  };
+  template <class Nothing>
+  struct Exchange<0, Nothing> {};
 
   struct KeyValueStage {
     cute::array_aligned<Element, cosize_v<LayoutKV>, 128> k, v;
@@ -110,17 +138,20 @@ struct Config {
       cute::array_aligned<Element, cosize_v<LayoutO>, 128> o;  // after the last tile
     };
     Work work;
-    KeyBits key_bits;
-    uint32_t redo_rows[kWarps];                 // one bit a row
-    uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
-    uint32_t dropped_keys[kExtras ? kBlockM : 1][kColumnWords];
+    MaskBits key_bits;
+    BandTiles warp_tiles[kWarps];                        // those that the warp's rows see
+    uint32_t redo_rows[kWarps];                          // one bit a row
+    uint32_t seen_keys[kBlockM][kParts * kColumnWords];  // one bit a key: isolate.cuh
+    uint32_t dropped_keys[kExtras ? kBlockM : 1][kParts * kColumnWords];
+    Exchange<kParts == 1 ? 0 : kParts> exchange;
+    std::conditional_t<kExtras, RunState, NoRunState> runs;
   };
   static_assert(sizeof(KeyValueStage) * kStages >= sizeof(Element) * cosize_v<LayoutO>);
 
   // (MMA = (2, 2), MMA_M, MMA_N)
-  using ScoreFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kBlockN>>{}));
+  using ScoreFragment = decltype(make_tensor<float>(Shape<_4, Int<kBlocksM>, Int<kKeysPerPart / 8>>{}));
   static_assert(size(ScoreFragment{}) * kThreads == kBlockM * kBlockN);
-  using OutputFragment = decltype(partition_fragment_C(TiledMma{}, Shape<Int<kBlockM>, Int<kHeadDim>>{}));
+  using OutputFragment = decltype(make_tensor<float>(Shape<_4, Int<kBlocksM>, Int<kChannelsPerPart / 8>>{}));
   // The rows' denominators: one accumulator. Where a warp has two M blocks, the even columns are the first one's and
   // the odd ones the second's. (MMA = (2, 2)) -> (row), as rows_and_columns counts them
   using DenominatorFragment = decltype(make_tensor<float>(Shape<_4>{}));

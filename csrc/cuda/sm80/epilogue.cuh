@@ -90,26 +90,34 @@ class Epilogue {
 
   CUTE_DEVICE bool writes(Rows selected, int row) const {  // row within the tile
     if (selected == Rows::kAll) return true;
-    return bool((shared_.redo_rows[row / C::kRowsPerWarp] >> (row % C::kRowsPerWarp)) & 1) ==
-           (selected == Rows::kRedone);
+    uint32_t redo = 0;  // any part's
+    CUTE_UNROLL
+    for (int i = 0; i < C::kParts; ++i) redo |= shared_.redo_rows[row / C::kRowsPerWarp * C::kParts + i];
+    return bool((redo >> (row % C::kRowsPerWarp)) & 1) == (selected == Rows::kRedone);
   }
 
   CUTE_DEVICE int first_row() const { return tile_.m * C::kBlockM; }
 
   CUTE_DEVICE void write_lse_and_scale(Mainloop<C>& loop, Rows selected) const {
     Tensor rows = rows_and_columns(loop.output);
+    if (params_.lse.data != nullptr) {
+      const auto add = [](float a, float b) { return a + b; };
+      CUTE_UNROLL
+      for (int r = 0; r < size<0>(rows); ++r) loop.softmax.sum[r] = quad_reduce(loop.softmax.sum[r], add);
+      combine_parts<C>(shared_, loop.softmax.sum, add);
+    }
     CUTE_UNROLL
     for (int r = 0; r < size<0>(rows); ++r) {
       const int row = first_row() + C::row_of_thread(thread_) + 8 * r;
-      float factor = 1.f, denominator = loop.denominators()(r);
+      float factor = 1.f, denominator = loop.denominators()(r), sum = loop.softmax.sum[r];
       const bool empty = denominator == 0.f;  // and stays so, whatever the sink
-      float sum = loop.softmax.sum[r];
-      if (params_.lse.data != nullptr) sum = quad_reduce(sum, [](float a, float b) { return a + b; });
       if constexpr (C::kExtras) {
         factor = params_.extras.dropout.keep_scale;
-        if (params_.extras.sinks != nullptr) factor *= loop.softmax.add_sink(r, sink(), denominator, sum);
+        if (params_.extras.sinks != nullptr) {
+          factor *= loop.softmax.add_sink(r, sink_of<Element>(params_.extras, tile_), denominator, sum);
+        }
       }
-      if (params_.lse.data != nullptr && thread_ % 4 == 0 && row < member_.len_q &&
+      if (params_.lse.data != nullptr && thread_ % 4 == 0 && C::part_of_thread(thread_) == 0 && row < member_.len_q &&
           writes(selected, row - first_row())) {
         params_.lse.data[tile_.batch * params_.lse.batch + tile_.head_q * params_.lse.head +
                          int64_t(member_.first_q + row) * params_.lse.row] = loop.softmax.log_sum_exp(r, sum);
@@ -120,18 +128,15 @@ class Epilogue {
     }
   }
 
-  CUTE_DEVICE float sink() const {
-    return load_float<Element>(params_.extras.sinks, tile_.head_q * params_.extras.sinks_head,
-                               params_.extras.sinks_float32);
-  }
-
   // Swizzles repeat after 8 rows and after an atom's columns: beyond those, addresses differ by constants.
   CUTE_DEVICE void write_shared(const Mainloop<C>& loop) const {
     const int row = C::row_of_thread(thread_), column = 2 * (unsigned(thread_) % 4);
+    Element* part = shared_.o.data() +
+                    C::part_of_thread(thread_) * typename C::LayoutO{}(_0{}, Int<C::kChannelsPerPart % C::kHeadDim>{});
     constexpr int kBlocks = C::kAtomColumns / 8;
     CUTE_UNROLL
     for (int j = 0; j < kBlocks; ++j) {
-      Element* target = shared_.o.data() + typename C::LayoutO{}(row, 8 * j + column);
+      Element* target = part + typename C::LayoutO{}(row, 8 * j + column);
       CUTE_UNROLL
       for (int n = j; n < size<2>(loop.output); n += kBlocks) {
         CUTE_UNROLL

@@ -51,12 +51,12 @@ class BlockReader {
   uint32_t lane_;
 };
 
-// scores = Q K^T. q: the address of the warp's first row.
+// scores = Q K^T. q, k: the addresses of the warp's first row and of its part's first key.
 template <class C>
 CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, uint32_t q, uint32_t k, const LaneOffsets& lane) {
   const BlockReader<C, typename C::LayoutQ> read_q(q, lane.by_rows);
   const BlockReader<C, typename C::LayoutKV> read_k(k, lane.by_columns);
-  constexpr int kPairs = C::kBlockN / 16, kBlocksK = C::kHeadDim / 16, kSteps = kPairs * kBlocksK;
+  constexpr int kPairs = C::kKeysPerPart / 16, kBlocksK = C::kHeadDim / 16, kSteps = kPairs * kBlocksK;
   Tensor tSrQ = make_tensor<typename C::Element>(Shape<_8, Int<C::kBlocksM>, Int<kBlocksK>>{});  // (MMA, MMA_M, MMA_K)
   Tensor tSrK = make_tensor<typename C::Element>(Shape<_4, Int<2 * kPairs>, Int<kBlocksK>>{});   // (MMA, MMA_N, MMA_K)
   Tensor q_words = recast<uint32_t>(tSrQ);
@@ -117,10 +117,9 @@ CUTE_DEVICE void sum_block(typename C::DenominatorFragment& denominators, const 
   gemm(typename C::TiledMma{}, operand(_, Int<m>{}, k), ones, denominators);
 }
 
-// The sums of all weights, each row by itself.
-template <class C, class Weights>
-CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weights& weights) {
-  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M, MMA_K)
+// The sums of all weights, each row by itself. tOrP: (MMA = 8, MMA_M, MMA_K)
+template <class C, class Operand>
+CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, const Operand& tOrP) {
   Tensor ones = make_tensor<typename C::Element>(Shape<_4>{});
   fill(ones, typename C::Element(1));
   CUTE_UNROLL
@@ -134,13 +133,13 @@ CUTE_DEVICE void sum_weights(typename C::DenominatorFragment& denominators, Weig
   }
 }
 
-// output += weights V, and with kSums the denominators beside it.
-template <bool kSums, class C, class Weights>
+// output += weights V, and with kSums the denominators beside it. tOrP: (MMA = 8, MMA_M, MMA_K); v: the address of the
+// part's first channel.
+template <bool kSums, class C, class Operand>
 CUTE_DEVICE void gemm_values(typename C::OutputFragment& output, typename C::DenominatorFragment& denominators,
-                             Weights& weights, uint32_t v, const LaneOffsets& lane) {
+                             const Operand& tOrP, uint32_t v, const LaneOffsets& lane) {
   const BlockReader<C, typename C::LayoutKV> read_v(v, lane.by_rows);
-  constexpr int kPairs = C::kHeadDim / 16, kBlocksK = C::kBlockN / 16, kSteps = kPairs * kBlocksK;
-  Tensor tOrP = as_operand(weights);  // (MMA = 8, MMA_M, MMA_K)
+  constexpr int kPairs = C::kChannelsPerPart / 16, kBlocksK = C::kBlockN / 16, kSteps = kPairs * kBlocksK;
   Tensor tOrV = make_tensor<typename C::Element>(Shape<_4, Int<2 * kPairs>, Int<kBlocksK>>{});  // (MMA, MMA_N, MMA_K)
   Tensor v_words = recast<uint32_t>(tOrV);
   CUTE_STATIC_ASSERT_V(size<2>(tOrP) == Int<kBlocksK>{});

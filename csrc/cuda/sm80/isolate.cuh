@@ -3,9 +3,16 @@
 // out of the tile before the product. Slow, rare, and with few registers: its presence must not cost the fast path any.
 #pragma once
 
-#include "cuda/sm80/gemm.cuh"
+#include "cuda/sm80/parts.cuh"
 
 namespace flashcute::cuda::sm80 {
+
+// This thread, in a way that nothing made of it is made ahead of the loops.
+CUTE_DEVICE int rare_thread() {
+  int thread = threadIdx.x;
+  ptx::forget_origin(thread);
+  return thread;
+}
 
 // Two elements in a word.
 template <class Element>
@@ -24,8 +31,9 @@ template <class C, class Visit>
 CUTE_DEVICE void for_each_vector(typename C::Element* v, Visit visit) {
   constexpr int kVectors = cosize_v<typename C::LayoutKV> / 8;
   static_assert(kVectors % C::kThreads == 0);
+  const int thread = rare_thread();
   CUTE_UNROLL
-  for (int i = 0; i < kVectors / C::kThreads; ++i) visit(reinterpret_cast<uint4*>(v)[threadIdx.x + i * C::kThreads]);
+  for (int i = 0; i < kVectors / C::kThreads; ++i) visit(reinterpret_cast<uint4*>(v)[thread + i * C::kThreads]);
 }
 
 template <class C>
@@ -48,9 +56,10 @@ CUTE_DEVICE void clear_nonfinite(typename C::Element* v) {
 }
 
 // Notes in shared memory which keys of the tile each row of this warp sees, one bit each.
-// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row.
+// scores: (rows, columns), -inf where the row does not see the key. A quad holds a row, or a part of one.
 template <class C, class Scores>
 CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores& scores) {
+  const int thread = rare_thread();
   CUTE_UNROLL
   for (int r = 0; r < C::kRowsPerThread; ++r) {
     uint32_t words[C::kColumnWords] = {};
@@ -61,41 +70,47 @@ CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores&
     }
     CUTE_UNROLL
     for (int i = 0; i < C::kColumnWords; ++i) {
-      words[i] <<= 2 * (threadIdx.x % 4);
+      words[i] <<= 2 * (thread % 4);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 1);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 2);
-      shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][i] = words[i];
+      shared.seen_keys[C::row_of_thread(thread) + 8 * r][C::part_of_thread(thread) * C::kColumnWords + i] = words[i];
     }
   }
-  __syncwarp();
+  sync_sharers<C>();
 }
 
-// Notes which weights of the tile dropout drops, in the same way. By rows of a lane's own, in rolled loops, beside an
-// output in registers.
-template <class C, class Extras>
-CUTE_DEVICE void note_dropped_keys(typename C::SharedStorage& shared, const Extras& extras, int first_warp_row,
-                                   int first_key) {
-  uint32_t* words = shared.dropped_keys[threadIdx.x / 32 * C::kRowsPerWarp];
+// visit(row, word) for this warp's share of the words that note keys: its rows, and of their keys its part.
+template <class C, class Visit>
+CUTE_DEVICE void for_each_word(Visit visit) {
+  const int thread = rare_thread(), lane = thread % 32;
 #pragma unroll 1
-  for (int i = threadIdx.x % 32; i < C::kRowsPerWarp * C::kColumnWords; i += 32) {
-    const int row = first_warp_row + i / C::kColumnWords, key = first_key + 32 * (i % C::kColumnWords);
-    uint32_t word = 0;
-#pragma unroll 1
-    for (int column = 0; column < 32; column += 4) word |= extras.dropped(row, key + column) << column;
-    words[i] = word;
+  for (int i = lane; i < C::kRowsPerWarp * C::kColumnWords; i += 32) {
+    visit(C::row_of_thread(thread - lane) + i / C::kColumnWords,
+          C::part_of_thread(thread) * C::kColumnWords + i % C::kColumnWords);
   }
-  __syncwarp();
 }
 
-// Of the keys noted as seen by the rows of this warp, leaves those that dropout drops.
+// Notes which weights of the tile dropout drops, in rolled loops beside an output in registers. first_row, first_key:
+// of the tile.
+template <class C, class Extras>
+CUTE_DEVICE void note_dropped_keys(typename C::SharedStorage& shared, const Extras& extras, int first_row,
+                                   int first_key) {
+  for_each_word<C>([&](int row, int word) {
+    uint32_t dropped = 0;
+#pragma unroll 1
+    for (int column = 0; column < 32; column += 4) {
+      dropped |= extras.dropped(first_row + row, first_key + 32 * word + column) << column;
+    }
+    shared.dropped_keys[row][word] = dropped;
+  });
+}
+
+// Of the keys noted as seen, leaves those that dropout drops.
 template <class C>
 CUTE_DEVICE void keep_dropped_keys(typename C::SharedStorage& shared) {
-  uint32_t* seen = shared.seen_keys[threadIdx.x / 32 * C::kRowsPerWarp];
-  const uint32_t* dropped = shared.dropped_keys[threadIdx.x / 32 * C::kRowsPerWarp];
-  __syncwarp();
-#pragma unroll 1
-  for (int i = threadIdx.x % 32; i < C::kRowsPerWarp * C::kColumnWords; i += 32) seen[i] &= dropped[i];
-  __syncwarp();
+  sync_sharers<C>();
+  for_each_word<C>([&](int row, int word) { shared.seen_keys[row][word] &= shared.dropped_keys[row][word]; });
+  sync_sharers<C>();
 }
 
 // output: (rows, columns) += the infs and NaNs of the keys each row sees. A dropped weight times inf is NaN, and so is
@@ -104,20 +119,22 @@ template <class C, class Output>
 CUTE_DEVICE void add_nonfinite(Output& output, typename C::SharedStorage& shared, const typename C::Element* v,
                                bool drops) {
   Tensor sV = make_tensor(make_smem_ptr(v), typename C::LayoutKV{});  // (BLOCK_N, D)
+  const int thread = rare_thread();
 #pragma unroll 1
   for (float sign = 1.f;; sign = -1.f) {
 #pragma unroll 1
     for (int key = 0; key < C::kBlockN; ++key) {
       CUTE_UNROLL
-      for (int n = 0; n < C::kHeadDim / 8; ++n) {
-        const auto* pair = &sV(key, 8 * n + 2 * int(threadIdx.x % 4));
+      for (int n = 0; n < C::kChannelsPerPart / 8; ++n) {
+        const int channel = C::part_of_thread(thread) * C::kChannelsPerPart + 8 * n + 2 * (thread % 4);
+        const auto* pair = &sV(key, channel);
         const uint32_t nonfinite = HalfBits<typename C::Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
         if (nonfinite == 0) continue;
         const float low = nonfinite & 0xFFFFu ? sign * float(pair[0]) : 0.f;
         const float high = nonfinite >> 16 ? sign * float(pair[1]) : 0.f;
         CUTE_UNROLL
         for (int r = 0; r < C::kRowsPerThread; ++r) {
-          if (!((shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
+          if (!((shared.seen_keys[C::row_of_thread(thread) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
           output(r, 2 * n) += low;
           output(r, 2 * n + 1) += high;
         }

@@ -11,9 +11,8 @@ namespace flashcute::cuda::sm80 {
 template <class C>
 CUTE_DEVICE void plan_extras(const Params& params, Work& work) {
   const ExtrasView& extras = params.extras;
+  work.slope_log2 = slope_log2_of(extras, work.tile);
   if (extras.alibi != nullptr) {
-    work.slope_log2 =
-        kLog2e * extras.alibi[work.tile.batch * extras.alibi_batch + work.tile.head_q * extras.alibi_head];
     // the tiles of all rows' diagonals: also of those that do not exist, lest their weights grow without bounds
     const int first_diagonal = work.tile.m * C::kBlockM + work.member.diagonal;
     work.range.start = max(first_diagonal, 0) / C::kBlockN;
@@ -37,15 +36,28 @@ CUTE_DEVICE Work plan_work(const Params& params) {
   return work;
 }
 
-// By all threads: no key tiles at either end that the key mask leaves empty.
+template <class Mask>
+CUTE_DEVICE void trim_range(const Mask& mask, KeyRange& range) {
+  const KeyRange trimmed = mask.trimmed();
+  __syncthreads();
+  if (threadIdx.x == 0) range = trimmed;
+  __syncthreads();
+}
+
+// By all threads: no key tiles at either end that a mask hides.
 template <class C>
-CUTE_DEVICE void trim_range(const Params& params, typename C::SharedStorage& shared) {
-  const Work& work = shared.work;
-  const KeyMask<C::kBlockN, C::kThreads> keys(params, work.tile, work.member, work.range, shared.key_bits);
-  const KeyRange range = keys.trimmed();
-  __syncthreads();
-  if (threadIdx.x == 0) shared.work.range = range;
-  __syncthreads();
+CUTE_DEVICE void apply_masks(const Params& params, typename C::SharedStorage& shared) {
+  Work& work = shared.work;
+  if (params.key_mask.data != nullptr) {
+    trim_range(KeyMask<C::kBlockN, C::kThreads>(params, work.tile, work.member, work.range, shared.key_bits),
+               work.range);
+  }
+  if constexpr (C::kExtras) {
+    if (params.extras.block_mask.data != nullptr) trim_range(block_mask_of<C>(params, shared), work.range);
+    const KeyRun first = first_run<C>(params, shared, work.range.start, work.range.end);
+    if (threadIdx.x == 0) shared.runs.first_end = first.end;
+    __syncthreads();
+  }
 }
 
 template <class C>
@@ -58,11 +70,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
     if (threadIdx.x == 0) {
       shared.work = work;
       shared.key_bits.chunk = -1;
+      if constexpr (C::kExtras) shared.runs.block_bits.chunk = -1;
     }
   }
   __syncthreads();
   if (!shared.work.present) return;
-  if (params.key_mask.data != nullptr) trim_range<C>(params, shared);
+  apply_masks<C>(params, shared);
 
   Mainloop<C> loop(params, shared);
   loop.load_queries();

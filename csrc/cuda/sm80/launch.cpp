@@ -25,6 +25,7 @@ const char* extra_of(const Problem& p) {
   if (p.bias.present) return "bias";
   if (p.alibi.present) return "alibi_slopes";
   if (p.dense_mask.present) return "a dense mask";
+  if (p.block_mask.present) return "a block mask";
   if (p.sinks.present) return "sinks";
   if (p.dropout.p > 0.0f) return "dropout_p";
   return nullptr;
@@ -33,8 +34,6 @@ const char* extra_of(const Problem& p) {
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
-  if (p.block_mask.present) return "block_mask is for the CPU kernels so far";
-  if (p.probs.present) return "probs are for the CPU kernels so far";
   if (kernel.mask != MaskClass::kAny) {
     if (const char* extra = extra_of(p)) return std::string(extra) + " needs a kernel of mask class any";
   }

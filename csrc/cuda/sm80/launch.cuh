@@ -4,6 +4,7 @@
 #include "cuda/common/driver_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/pack.h"
+#include "cuda/common/probs.h"
 #include "cuda/sm80/kernel.cuh"
 #include "cuda/sm80/launch.h"
 
@@ -34,6 +35,7 @@ void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void*
   Params params = make_params(problem, plan, buffers, workspace, C::kRowsPerPass);
   static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
   kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &params, cuda_stream);
+  if (buffers.probs != nullptr) run_probs(problem, params, buffers.probs, cuda_stream);
 }
 
 template <class C>

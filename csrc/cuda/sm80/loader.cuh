@@ -33,8 +33,11 @@ class TileLoader {
         static_cast<const char*>(operand.data) + (head + row * operand.row + chunk * 8) * int64_t(sizeof(Element));
   }
 
-  // Undoes the steps of so many loads.
-  CUTE_DEVICE void go_back(const Operand& operand, int loads) { source_ -= loads * kPasses * operand.pass_bytes; }
+  // Leaves tiles out or, below zero, goes back.
+  CUTE_DEVICE void skip(int64_t bytes) { source_ += bytes; }
+  CUTE_DEVICE static int64_t bytes_of(const Operand& operand, int tiles) {
+    return int64_t(tiles) * kPasses * operand.pass_bytes;
+  }
 
   // The next kRows rows, of which `count` exist.
   CUTE_DEVICE void load(const Operand& operand, Element* tile, int count) {

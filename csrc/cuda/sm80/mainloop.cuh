@@ -1,4 +1,4 @@
-// One output tile's way over its key tiles. Two loop bodies: online_tile takes any tile; plain_tile takes those that
+// One output tile's way over its key tiles. Two loop bodies: general_tile takes any tile; plain_tile takes those that
 // every row sees whole, which is where the time goes, in the form that the call's features need (PlainForm).
 #pragma once
 
@@ -8,8 +8,22 @@
 #include "cuda/sm80/gemm.cuh"
 #include "cuda/sm80/isolate.cuh"
 #include "cuda/sm80/loader.cuh"
+#include "cuda/sm80/parts.cuh"
 
 namespace flashcute::cuda::sm80 {
+
+template <class C>
+CUTE_DEVICE auto block_mask_of(const Params& params, typename C::SharedStorage& shared) {
+  return BlockMask<C::kBlockM, C::kBlockN, C::kThreads>(params, shared.work.tile, shared.work.range,
+                                                        shared.runs.block_bits);
+}
+
+// The first run of the walk in [begin, end). Every thread of the CTA calls it.
+template <class C>
+CUTE_DEVICE KeyRun first_run(const Params& params, typename C::SharedStorage& shared, int begin, int end) {
+  if (params.extras.block_mask.data == nullptr) return {begin, end};
+  return block_mask_of<C>(params, shared).first_run(begin, end);
+}
 
 template <class C>
 class Mainloop {
@@ -18,7 +32,7 @@ class Mainloop {
   static constexpr int kBlockN = C::kBlockN;
 
  public:
-  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8)
+  typename C::OutputFragment output;  // (MMA = 4, MMA_M, MMA_N = D / 8 / parts)
   RowSoftmax<Element, C::kRowsPerThread> softmax;
 
   // (row) of the thread, as in rows_and_columns(output)
@@ -30,7 +44,14 @@ class Mainloop {
         shared_(shared),
         lane_(lane_offsets<C>()),
         load_k_(params.head_dim),
-        load_v_(params.head_dim_v) {}
+        load_v_(params.head_dim_v) {
+    if (threadIdx.x % 32 == 0) {
+      BandTiles& tiles = shared.warp_tiles[threadIdx.x / 32];
+      tiles = {};
+      if (first_warp_row() < member().len_q) tiles = tiles_of<kBlockN>(warp_band());
+    }
+    __syncwarp();
+  }
 
   // Enqueues the query tile; the first key tile's wait covers it. No key, no load: nobody would wait for it.
   CUTE_DEVICE void load_queries() const {
@@ -42,7 +63,8 @@ class Mainloop {
     load_q.load(q, shared_.q.data(), member().len_q - first_row());
   }
 
-  // careful: online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
+  // careful: references are raised at every tile, scores rounded first, and infs and NaNs of V kept from the rows that
+  // do not see them.
   CUTE_DEVICE void run(bool careful) {
     clear(output);
     clear(denominators_);
@@ -50,27 +72,36 @@ class Mainloop {
     int n = range().start, end = range().end;
     if (range().begin >= end) return;
     stage_ = 0;
+    bool settled = false;
     load_k_.seek(params_.k, head_base(params_.k), n * kBlockN);
     load_v_.seek(params_.v, head_base(params_.v), n * kBlockN);
     load_keys(n, 0);
     if constexpr (C::kStages == 2) load_values(n, 0);
     ptx::cp_async_commit();
+    if constexpr (C::kExtras) end = shared_.runs.first_end;
     while (true) {
+      if constexpr (C::kExtras) announce_run_after(end);
       while (n < end) {
         if (masks_keys()) keys().show(n);
         const int plain_end = careful ? n : plain_until(n, end);
         if (plain_end > n) {
           softmax.settle();
+          settled = true;
           plain_tiles(n, plain_end, end);
           n = plain_end;
         } else {
-          online_tile(n++, end, careful);
+          general_tile(n++, end, settled, careful);
         }
       }
-      if (!wraps(end)) return;
-      n = range().begin;
-      end = range().start;
-      if constexpr (C::kStages == 1) load_v_.go_back(params_.v, range().end - n);
+      if constexpr (!C::kExtras) {
+        return;
+      } else {
+        const KeyRun next = shared_.runs.next;
+        if (next.begin == next.end) return;
+        if constexpr (C::kStages == 1) load_v_.skip(shared_.runs.skip_v);
+        n = next.begin;
+        end = next.end;
+      }
     }
   }
 
@@ -89,7 +120,7 @@ class Mainloop {
   }
 
   CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
-  CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / 32) * C::kRowsPerWarp; }
+  CUTE_DEVICE int first_warp_row() const { return first_row() + int(threadIdx.x / (32 * C::kParts)) * C::kRowsPerWarp; }
   CUTE_DEVICE int first_thread_row() const { return first_row() + C::row_of_thread(threadIdx.x); }
 
  private:
@@ -102,8 +133,29 @@ class Mainloop {
     return {params_, tile(), member(), range(), shared_.key_bits};
   }
 
-  // Does the walk that ends at `end` go on from the beginning?
-  CUTE_DEVICE bool wraps(int end) const { return C::kExtras && end == range().end && range().begin < range().start; }
+  // The walk is made of runs of tiles that nothing interrupts. The one after that which ends at `end`; every thread of
+  // the CTA asks.
+  CUTE_DEVICE KeyRun run_after(int end) const {
+    bool wrapped = end <= range().start;
+#pragma unroll 1
+    while (true) {
+      const KeyRun run = first_run<C>(params_, shared_, end, wrapped ? range().start : range().end);
+      if (wrapped || run.begin < run.end) return run;
+      wrapped = true;
+      end = range().begin;
+    }
+  }
+
+  // Of the run that ends at `end`, what comes after it: where go_on() finds it, after the barrier of the next tile.
+  CUTE_DEVICE void announce_run_after(int end) {
+    const KeyRun next = run_after(end);
+    __syncthreads();  // the run before was announced to all
+    if (threadIdx.x == 0) {
+      shared_.runs.next = next;
+      shared_.runs.skip_k = load_k_.bytes_of(params_.k, next.begin - end);
+      shared_.runs.skip_v = load_v_.bytes_of(params_.v, next.begin - end);
+    }
+  }
 
   // The end of the run of plain tiles that starts at n; n or less when tile n is none.
   CUTE_DEVICE int plain_until(int n, int end) const {
@@ -128,29 +180,32 @@ class Mainloop {
     return masks_keys() ? keys().columns(n) : existing_columns<kBlockN>(member().len_k, n * kBlockN);
   }
 
-  // The tile after n; `end` or more when there is none. Loads go on from it.
-  CUTE_DEVICE int next_tile(int n, int end) {
-    const int next = n + 1;
+  // From tile n of a run that ends at `end` to the next of the walk, from which loads go on. False when there is none.
+  CUTE_DEVICE bool go_on(int& n, int end) {
+    ++n;
     if constexpr (C::kExtras) {
-      if (next == end && wraps(end)) {
-        const int tiles = end - range().begin;
-        load_k_.go_back(params_.k, tiles);
-        if constexpr (C::kStages == 2) load_v_.go_back(params_.v, tiles);
-        return range().begin;
+      if (n == end) {
+        const KeyRun next = shared_.runs.next;
+        load_k_.skip(shared_.runs.skip_k);
+        if constexpr (C::kStages == 2) load_v_.skip(shared_.runs.skip_v);
+        n = next.begin;
+        return next.begin < next.end;
       }
+      return true;
     }
-    return next;
+    return n < end;
   }
 
-  // Tile n (with one stage: its K) has landed and every warp is done with the one before; the next loads start.
+  // Tile n of a run to `end` (with one stage: its K) has landed and every warp is done with the one before; the next
+  // loads start.
   CUTE_DEVICE void begin_tile(int n, int end) {
     ptx::cp_async_wait<0>();
     __syncthreads();
     if constexpr (C::kStages == 1) {
       load_values(n, 0);
-    } else if (const int next = next_tile(n, end); next < end) {
-      load_keys(next, stage_ ^ 1);
-      load_values(next, stage_ ^ 1);
+    } else if (go_on(n, end)) {
+      load_keys(n, stage_ ^ 1);
+      load_values(n, stage_ ^ 1);
     }
     ptx::cp_async_commit();
   }
@@ -160,7 +215,7 @@ class Mainloop {
     if constexpr (C::kStages == 1) {
       ptx::cp_async_wait<0>();
       __syncthreads();
-      if (const int next = next_tile(n, end); next < end) load_keys(next, 0);
+      if (go_on(n, end)) load_keys(n, 0);
       ptx::cp_async_commit();
     }
   }
@@ -169,7 +224,7 @@ class Mainloop {
     if constexpr (C::kStages == 2) stage_ ^= 1;
   }
 
-  // [n, plain_end) of a walk to `end`.
+  // [n, plain_end) of a run to `end`.
   CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
     if constexpr (C::kExtras) {
       switch (params_.extras.plain) {
@@ -202,45 +257,60 @@ class Mainloop {
     const auto& stage = shared_.stages[stage_];
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    gemm_scores<C>(scores, warp_queries(), ptx::shared_address(stage.k.data()), lane);
+    gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
     weigh_plain_scores<kForm, kSums>(softmax, rows, params_, slope_log2, member().diagonal, place_of(n));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
-    gemm_values<true, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
+    const auto operand = weights_of_tile<C>(shared_, lane, weights);
+    gemm_values<true, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     end_tile();
   }
 
-  CUTE_DEVICE void online_tile(int n, int end, bool careful) {
+  // settled: every row has a reference, which is kept.
+  CUTE_DEVICE void general_tile(int n, int end, bool settled, bool careful) {
     begin_tile(n, end);
     auto& stage = shared_.stages[stage_];
-    bool seen = columns_of(n).any() && warp_sees(n);
+    const BandTiles tiles = shared_.warp_tiles[threadIdx.x / 32];
+    bool seen = n >= tiles.any_begin && n < tiles.any_end;
+    bool whole = n >= tiles.all_begin && n < tiles.all_end;
+    if (masks_keys()) {
+      seen = seen && keys().columns(n).any();
+      whole = whole && keys().columns(n).all();
+    }
     const ElementPlace place = place_of(n);
-    ElementBits<C::kRowsPerThread, kBlockN / 4> visible;
+    ElementBits<C::kRowsPerThread, C::kKeysPerPart / 4> visible;
     if constexpr (C::kExtras) {
-      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, kBlockN / 4>(place);
-      seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+      if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, C::kKeysPerPart / 4>(place);
+      // warps that share rows must agree
+      if (C::kParts == 1) seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
       // before there are scores: Philox beside them would spill
-      if (careful && extras().drops()) note_dropped_keys<C>(shared_, extras(), first_warp_row(), n * kBlockN);
+      if (careful && extras().drops()) note_dropped_keys<C>(shared_, extras(), first_row(), n * kBlockN);
     }
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    if (seen) gemm_scores<C>(scores, warp_queries(), ptx::shared_address(stage.k.data()), lane);
+    if (seen) gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     Tensor rows = rows_and_columns(scores);
     if (seen) {
       if constexpr (C::kExtras) extras().apply(rows, place, visible);
-      if (!warp_sees_all(n, columns_of(n))) mask_scores(rows, place_of(n), columns_of(n));
+      if (!whole) mask_scores(rows, place_of(n), part_of(columns_of(n)));
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
       // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
       const bool scaled = C::kExtras || careful;
       if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
-      softmax.online_step(rows, output_rows, row_denominators, scaled ? 1.f : params_.scale_log2);
+      const float scale_log2 = scaled ? 1.f : params_.scale_log2;
+      if (!settled) {
+        softmax.raise_references(rows, output_rows, row_denominators, scale_log2, [&](auto& maxima) {
+          combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); });
+        });
+      }
+      softmax.weigh(rows, scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data(), C::kExtras && extras().drops());
     }
     if (isolate) {
@@ -251,11 +321,18 @@ class Mainloop {
     if (seen) {
       auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
       round_weights<C>(scores, weights);
-      sum_weights<C>(denominators_, weights);
-      if constexpr (C::kExtras) {  // dropped weights count in the denominators
-        if (extras().drop(rows, place)) round_weights<C>(scores, weights);
+      auto operand = weights_of_tile<C>(shared_, lane, weights);
+      sum_weights<C>(denominators_, operand);
+      if constexpr (C::kExtras) {
+        if (extras().drop(rows, place)) {  // dropped weights count in the denominators
+          round_weights<C>(scores, weights);
+          if constexpr (C::kParts > 1) {
+            sync_sharers<C>();
+            operand = weights_of_tile<C>(shared_, lane, weights);
+          }
+        }
       }
-      gemm_values<false, C>(output, denominators_, weights, ptx::shared_address(stage.v.data()), lane);
+      gemm_values<false, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     }
     end_tile();
   }
@@ -270,24 +347,27 @@ class Mainloop {
 
   CUTE_DEVICE uint32_t warp_queries() const {
     return ptx::shared_address(shared_.q.data()) +
-           2u * typename C::LayoutQ{}(int(threadIdx.x / 32) * C::kRowsPerWarp, 0);
+           2u * typename C::LayoutQ{}(C::kRowsPerWarp * (threadIdx.x / (32 * C::kParts)), 0);
+  }
+
+  CUTE_DEVICE static int part() { return C::part_of_thread(threadIdx.x); }
+
+  CUTE_DEVICE static uint32_t part_of_keys(const Element* k) {
+    return ptx::shared_address(k) + part() * 2 * typename C::LayoutKV{}(Int<C::kKeysPerPart % kBlockN>{}, _0{});
+  }
+
+  CUTE_DEVICE static uint32_t part_of_values(const Element* v) {
+    return ptx::shared_address(v) + part() * 2 * typename C::LayoutKV{}(_0{}, Int<C::kChannelsPerPart % C::kHeadDim>{});
+  }
+
+  CUTE_DEVICE static auto part_of(const Columns<kBlockN>& columns) {
+    return columns.template part<C::kKeysPerPart>(part());
   }
 
   CUTE_DEVICE ScoreExtras<Element> extras() const { return {params_, tile(), member(), shared_.work.slope_log2}; }
 
   CUTE_DEVICE ElementPlace place_of(int n) const {
-    return {first_thread_row(), n * kBlockN + 2 * int(threadIdx.x % 4)};
-  }
-
-  CUTE_DEVICE bool warp_sees(int n) const {
-    if (first_warp_row() >= member().len_q) return false;
-    const RowBand rows = warp_band();
-    return n * kBlockN < rows.any_end && (n + 1) * kBlockN > rows.any_begin;
-  }
-
-  CUTE_DEVICE bool warp_sees_all(int n, const Columns<kBlockN>& columns) const {
-    const RowBand rows = warp_band();
-    return columns.all() && n * kBlockN >= rows.all_begin && (n + 1) * kBlockN <= rows.all_end;
+    return {first_thread_row(), n * kBlockN + part() * C::kKeysPerPart + 2 * int(threadIdx.x % 4)};
   }
 
   CUTE_DEVICE RowBand warp_band() const {
@@ -296,7 +376,7 @@ class Mainloop {
 
   // -inf where the row does not see the key.
   template <class Scores>
-  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<kBlockN> columns) const {
+  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<C::kKeysPerPart> columns) const {
     CUTE_UNROLL
     for (int i = 0; i < C::kColumnWords; ++i) columns.words[i] >>= 2 * (threadIdx.x % 4);
     const int diagonal = member().diagonal;

@@ -87,9 +87,11 @@ def test_blocks_are_counted_from_the_first_row_and_key_and_narrow_the_rest(devic
 @pytest.mark.parametrize("lead", [(1, 1), (2, 4)])
 def test_all_blocks_are_no_mask_bitwise(device, dtype, path, lead, rng):
     q, k, v = (rng.standard_normal((2, h, n, 64)) for h, n in ((4, 300), (2, 555), (2, 555)))
+    sinks = tensor(np.full(4, -np.inf), "float32")  # no weight, but on a GPU the kernel that block masks take too
 
     def run(**options):
-        return compute(q, k, v, path=path, device=device, dtype=dtype, options={"causal": True, **options})
+        options = {"causal": True, "sinks": sinks, **options}
+        return compute(q, k, v, path=path, device=device, dtype=dtype, options=options)
 
     out, lse = run()
     again, again_lse = run(block_mask=tensor(np.ones((*lead, 3, 5)), "bool"))
@@ -120,16 +122,34 @@ def test_what_lies_behind_hidden_blocks_never_arrives(device, dtype, path, bad, 
     assert np.isneginf(lse[:, :, 256:]).all()
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("kind", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
-@pytest.mark.parametrize("path", support.PATHS)
-def test_every_integer_type(path, kind, rng):
+def test_every_integer_type(device, dtype, path, kind, rng):
     blocks = rng.random((1, 2, 3, 4)) < 0.5
-    q, k, v = (rng.standard_normal((1, 2, n, 32)) for n in (300, 500, 500))
-    want = reference.attention(*(x.astype("float32") for x in (q, k, v)), block_mask=blocks)
-    values = blocks if kind == "bool" else blocks.astype(kind) * np.array(1, kind) << 3
-    out, lse = compute(q, k, v, path=path, options={"block_mask": tensor(values, kind)})
-    np.testing.assert_allclose(out, want.out, rtol=0, atol=1e-5)
-    close_lse(lse, want.lse)
+    q, k, v = (tensor(rng.standard_normal((1, 2, n, 32)), dtype) for n in (300, 500, 500))
+    highest = 8 * np.dtype(kind).itemsize - 2  # no bit in the lowest byte, where there are others
+    values = blocks if kind == "bool" else blocks.astype(kind) << np.array(highest, kind)
+    options = {"block_mask": tensor(values, kind)}
+    out, lse = compute(q, k, v, path=path, device=device, dtype=dtype, options=options)
+    verdict = support.Problem(q, k, v, options).judge(out, lse)
+    assert verdict, verdict.message
+
+
+@pytest.mark.gpu
+def test_masks_of_any_strides_on_the_gpu(rng):
+    support.skip_without_cuda()
+    q, k, v = (tensor(rng.standard_normal((2, 2, n, 64)), "float16").torch("cuda") for n in (300, 500, 500))
+    blocks = support.torch.from_numpy(rng.random((2, 2, 3, 4)) < 0.5).cuda()
+    want = flashcute.attention(q, k, v, block_mask=blocks)
+    turned = blocks.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    wide = blocks.repeat_interleave(3, dim=3)[..., ::3]
+    for view in (turned, wide):
+        assert support.torch.equal(flashcute.attention(q, k, v, block_mask=view), want)
+    shared = blocks[:1, :1]
+    assert support.torch.equal(
+        flashcute.attention(q, k, v, block_mask=shared.expand(2, 2, 3, 4)),
+        flashcute.attention(q, k, v, block_mask=shared),
+    )
 
 
 def test_masks_of_any_strides(rng):

@@ -198,13 +198,23 @@ def test_a_grid_beyond_the_hardwares_is_refused(heads):
 
 
 @needs_kernels
-@pytest.mark.parametrize("words", [["--with", "block_mask"], ["--probs"]])
-def test_what_the_gpu_kernels_lack_is_refused_by_name(words):
-    problem = ("--arch", "h100", "--seq", "1024", "--head-dim", "64")
-    assert explained(*problem)["plan"]
-    found = explained(*problem, *words)
+def test_what_the_gpu_kernels_lack_is_refused_by_name():
+    problem = ("--arch", "h100", "--seq", "1024")
+    assert explained(*problem, "--head-dim", "256")["plan"]
+    found = explained(*problem, "--head-dim", "257")
     assert found["plan"] is None
-    assert words[-1].removeprefix("--") in found["why_no_plan"]
+    assert "head_dim 257 is above 256" in found["why_no_plan"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("arch", ["a100", "a10", "h100"])
+@pytest.mark.parametrize("head_dim", ["32", "64", "96", "128", "192", "256"])
+def test_block_masks_take_the_kernels_of_all_features_and_weights_any(arch, head_dim):
+    problem = ("--arch", arch, "--seq", "1024", "--head-dim", head_dim)
+    plan = explained(*problem, "--with", "block_mask")["plan"]
+    assert "_any" in plan["kernel"]
+    assert any("a block mask needs a kernel of mask class any" in other["reason"] for other in plan["passed_over"])
+    assert explained(*problem, "--probs")["plan"] == explained(*problem)["plan"]
 
 
 def test_explain_says_why_there_is_no_plan():

@@ -83,6 +83,67 @@ def test_nan_stays_in_its_row_and_among_the_keys_it_sees(device, dtype, path, rn
     assert np.isfinite(probs).all()
 
 
+FEATURES = {
+    "causal": {"causal": True},
+    "top left": {"causal": True, "alignment": "top_left"},
+    "window": {"window": (60, 30)},
+    "softcap": {"softcap": 3.0},
+    "a high cap": {"softcap": 500.0, "scale": 1.0},
+    "a scale below zero": {"scale": -0.3},
+    "key mask": {"mask": ("bool", (2, 301))},
+    "wide key mask": {"mask": ("int64", (2, 301))},
+    "pair mask": {"mask": ("bool", (2, 1, 170, 301))},
+    "block mask": {"block_mask": ("bool", (1, 4, 2, 3)), "causal": True},
+    "bias": {"bias": ("float32", (1, 4, 170, 301))},
+    "alibi": {"alibi_slopes": ("float32", (2, 4))},
+    "sinks": {"sinks": ("float32", (4,))},
+    "lengths": {"seqused_k": support.ints([0, 299]), "causal": True},
+    "dropout": {"dropout_p": 0.3, "seed": 2**40 + 7, "offset": 2**33},
+    "many": {
+        "window": (200, 5), "softcap": 10.0, "dropout_p": 0.2, "seed": 1, "seqused_k": support.ints([300, 77]),
+        "mask": ("bool", (2, 301)), "block_mask": ("int32", (2, 1, 2, 3)), "bias": ("float32", (2, 1, 1, 301)),
+        "alibi_slopes": ("float32", (4,)), "sinks": ("float32", (4,)),
+    },
+}  # fmt: skip
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_feature_against_float64(device, dtype, path, feature, rng):
+    """Grouped heads, lengths that end inside of everything, and a whole tensor to be written."""
+
+    def drawn(value):
+        if not isinstance(value, tuple) or not isinstance(value[0], str):
+            return value
+        kind, shape = value
+        return tensor(rng.random(shape) < 0.7 if kind != "float32" else rng.random(shape), kind)
+
+    options = {name: drawn(value) for name, value in FEATURES[feature].items()}
+    q, k, v = (rng.standard_normal((2, h, n, 64)) for h, n in ((4, 170), (2, 301), (2, 301)))
+    out, lse, probs = run(q, k, v, path=path, device=device, dtype=dtype, **options)
+    verdict = Problem(*(tensor(x, dtype) for x in (q, k, v)), options).judge(out, lse, probs)
+    assert verdict, verdict.message
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [20, 77, 256])
+def test_unaligned_tensors_and_strided_memory_on_the_gpu(width, rng):
+    """q and k are copied for their alignment; the weights go where they are told to."""
+    support.skip_without_cuda()
+    q, k, v = (
+        support.Strided((2, 2, n, width), "float16", offset=1).fill(rng.standard_normal((2, 2, n, width)))
+        for n in (50, 90, 90)
+    )
+    placed = [x.torch("cuda") for x in (q, k, v)]
+    desc = flashcute.AttentionDescriptor(*placed, causal=True, return_probs=True)
+    room = support.Strided((2, 2, 50, 90), "float32", (30_000, 15_000, 300, 3))
+    out, _ = desc.run(*placed, probs=room.torch("cuda"))
+    room.fetch()
+    assert not room.guard_fault()
+    verdict = Problem(q, k, v, {"causal": True}).judge(support.to_values(out), None, room.values)
+    assert verdict, verdict.message
+
+
 def test_order_types_and_shapes_of_results(qkv):
     out = flashcute.attention(*qkv)
     pair, probs = flashcute.attention(*qkv, return_probs=True)

@@ -22,7 +22,7 @@ class TileLoader {
  public:
   CUTE_DEVICE TileLoader(int head_dim) {
     const int row = threadIdx.x / kThreadsPerRow, chunk = threadIdx.x % kThreadsPerRow;
-    chunks_ = head_dim / 8 - chunk;
+    chunks_ = (head_dim + 7) / 8 - chunk;
     target_ = SmemLayout{}(row, chunk * 8) * int(sizeof(Element));
   }
 

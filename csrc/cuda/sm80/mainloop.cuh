@@ -185,11 +185,10 @@ class Mainloop {
     ++n;
     if constexpr (C::kExtras) {
       if (n == end) {
-        const KeyRun next = shared_.runs.next;
+        n = shared_.runs.next.begin;
+        if (n == shared_.runs.next.end) return false;
         load_k_.skip(shared_.runs.skip_k);
         if constexpr (C::kStages == 2) load_v_.skip(shared_.runs.skip_v);
-        n = next.begin;
-        return next.begin < next.end;
       }
       return true;
     }

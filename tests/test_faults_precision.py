@@ -56,16 +56,7 @@ def test_weights_that_all_round_the_same_way_cancel(device, dtype, options):
 
 @pytest.mark.parametrize("size", [1e3, 3e4, 1e6, 1e15])
 @pytest.mark.parametrize("kind", ["full", "causal", "softcap", "mask"])
-@pytest.mark.parametrize(
-    ("device", "dtype"),
-    [
-        ("cpu", "float32"),
-        ("cpu", "float16"),
-        ("cpu", "bfloat16"),
-        pytest.param("cuda", "float16", marks=pytest.mark.gpu),
-        pytest.param("cuda", "bfloat16", marks=pytest.mark.gpu),
-    ],
-)
+@ON_BOTH
 def test_keys_of_one_huge_score_share_their_row(device, dtype, kind, size):
     """However large it is, a row's largest score weighs 1: not 0, as in a row without keys, and not infinity."""
     if device == "cuda":

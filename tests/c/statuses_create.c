@@ -360,6 +360,7 @@ static int have_gpu_kernels(void) {
 
 static void test_devices(void) {
   const Five half = make(TENSOR(F16, 2, 6, 5, 64), TENSOR(F16, 2, 2, 7, 64));
+  const Five large = make(TENSOR(F16, 1, 5, 257), TENSOR(F16, 1, 7, 257));
   const Five wide = make(TENSOR(F32, 1, 5, 513), TENSOR(F32, 1, 7, 513));
   CREATE(NOT_IMPLEMENTED, "head_dim 513", wide, NULL);
 
@@ -371,8 +372,8 @@ static void test_devices(void) {
   WITH(NOT_IMPLEMENTED, "head_dim 513", wide, (void)o);
   if (have_gpu_kernels()) {
     WITH(SUCCESS, NULL, half, (void)o);
-    WITH(NOT_IMPLEMENTED, "block_mask", half, o.block_mask = TENSOR(BOOL, 1, 1, 1, 1));
-    WITH(NOT_IMPLEMENTED, "probs", half, o.probs = TENSOR(F32, 2, 6, 5, 7));
+    WITH(SUCCESS, NULL, half, (o.block_mask = TENSOR(BOOL, 1, 1, 1, 1), o.probs = TENSOR(F32, 2, 6, 5, 7)));
+    WITH(NOT_IMPLEMENTED, "head_dim 257", large, (void)o);
   }
   WITH(BAD_PARAM, "given CPU", half, o.backend = FLASHCUTE_BACKEND_CPU);
   OK(InjectFault, (FLASHCUTE_FAULT_OLD_GPU));

@@ -85,23 +85,31 @@ struct ScoreExtras {
     }
   }
 
+  __device__ __forceinline__ bool drops() const { return params.extras.dropout.threshold != 0; }
+
+  // Where there is dropout: which of the weights of the row's four keys from this one on, a multiple of four, are
+  // dropped, one bit each.
+  __device__ __forceinline__ uint32_t dropped(int row, int key) const {
+    const PhiloxWords random = random_of(row, key);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bits |= uint32_t(random.word[i] < params.extras.dropout.threshold) << i;
+    return bits;
+  }
+
   // Dropped weights become 0. False where there is no dropout.
   template <class Weights>
   __device__ __forceinline__ bool drop(Weights& weights, ElementPlace place) const {
     const DropoutView& dropout = params.extras.dropout;
-    if (dropout.threshold == 0) return false;
+    if (!drops()) return false;
     constexpr int kRows = decltype(cute::size<0>(weights))::value, kColumns = decltype(cute::size<1>(weights))::value;
-    const uint64_t seed = dropout.state != nullptr ? dropout.state[0] : dropout.seed;
-    const uint64_t offset = dropout.state != nullptr ? dropout.state[1] : dropout.offset;
-    const uint32_t key_low = uint32_t(seed), key_high = uint32_t(seed >> 32) ^ uint32_t(offset >> 32);
-    const uint32_t head = uint32_t(tile.batch) * uint32_t(params.heads_q) + uint32_t(tile.head_q);
     using Word = typename ElementBits<kRows, kColumns>::Word;
     ElementBits<kRows, kColumns> kept;
 #pragma unroll 1
     for (int pair = 0; pair < kRows * kColumns / 2; ++pair) {
       const int r = pair / (kColumns / 2), c = 2 * (pair % (kColumns / 2));
-      const uint32_t key = uint32_t(place.key(c));
-      const PhiloxWords random = philox(key_low, key_high, key / 4, uint32_t(place.row(r)), head, uint32_t(offset));
+      const int key = place.key(c);
+      const PhiloxWords random = random_of(place.row(r), key);
       const bool upper = key % 4 != 0;  // a thread's pairs start at even keys
       const bool low = (upper ? random.word[2] : random.word[0]) >= dropout.threshold;
       const bool high = (upper ? random.word[3] : random.word[1]) >= dropout.threshold;
@@ -118,6 +126,16 @@ struct ScoreExtras {
   }
 
  private:
+  // One word for each of four keys, this one among them.
+  __device__ __forceinline__ PhiloxWords random_of(int row, int key) const {
+    const DropoutView& dropout = params.extras.dropout;
+    const uint64_t seed = dropout.state != nullptr ? dropout.state[0] : dropout.seed;
+    const uint64_t offset = dropout.state != nullptr ? dropout.state[1] : dropout.offset;
+    const uint32_t head = uint32_t(tile.batch) * uint32_t(params.heads_q) + uint32_t(tile.head_q);
+    return philox(uint32_t(seed), uint32_t(seed >> 32) ^ uint32_t(offset >> 32), uint32_t(key) / 4, uint32_t(row), head,
+                  uint32_t(offset));
+  }
+
   __device__ __forceinline__ int64_t base_of(const ScoreView& view) const {
     return tile.batch * view.batch + tile.head_q * view.head;
   }

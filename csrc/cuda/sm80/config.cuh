@@ -142,6 +142,7 @@ struct Config {
     BandTiles warp_tiles[kWarps];                        // those that the warp's rows see
     uint32_t redo_rows[kWarps];                          // one bit a row
     uint32_t seen_keys[kBlockM][kParts * kColumnWords];  // one bit a key: isolate.cuh
+    uint32_t dropped_keys[kExtras ? kBlockM : 1][kParts * kColumnWords];
     Exchange<kParts == 1 ? 0 : kParts> exchange;
     std::conditional_t<kExtras, RunState, NoRunState> runs;
   };

@@ -63,27 +63,69 @@ CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores&
   sync_sharers<C>();
 }
 
-// output: (rows, columns) += the infs and NaNs of the keys each row sees.
+// visit(row, word) for this warp's share of the words that note keys: its rows, and of their keys its part.
+template <class C, class Visit>
+CUTE_DEVICE void for_each_word(Visit visit) {
+  const int thread = rare_thread(), lane = thread % 32;
+#pragma unroll 1
+  for (int i = lane; i < C::kRowsPerWarp * C::kColumnWords; i += 32) {
+    visit(C::row_of_thread(thread - lane) + i / C::kColumnWords,
+          C::part_of_thread(thread) * C::kColumnWords + i % C::kColumnWords);
+  }
+}
+
+// Notes which weights of the tile dropout drops, in rolled loops beside an output in registers. first_row, first_key:
+// of the tile.
+template <class C, class Extras>
+CUTE_DEVICE void note_dropped_keys(typename C::SharedStorage& shared, const Extras& extras, int first_row,
+                                   int first_key) {
+  for_each_word<C>([&](int row, int word) {
+    uint32_t dropped = 0;
+#pragma unroll 1
+    for (int column = 0; column < 32; column += 4) {
+      dropped |= extras.dropped(first_row + row, first_key + 32 * word + column) << column;
+    }
+    shared.dropped_keys[row][word] = dropped;
+  });
+}
+
+// Of the keys noted as seen, leaves those that dropout drops.
+template <class C>
+CUTE_DEVICE void keep_dropped_keys(typename C::SharedStorage& shared) {
+  sync_sharers<C>();
+  for_each_word<C>([&](int row, int word) { shared.seen_keys[row][word] &= shared.dropped_keys[row][word]; });
+  sync_sharers<C>();
+}
+
+// output: (rows, columns) += the infs and NaNs of the keys each row sees. A dropped weight times inf is NaN, and so is
+// what is left when the inf is taken away again.
 template <class C, class Output>
-CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& shared, const typename C::Element* v) {
+CUTE_DEVICE void add_nonfinite(Output& output, typename C::SharedStorage& shared, const typename C::Element* v,
+                               bool drops) {
   Tensor sV = make_tensor(make_smem_ptr(v), typename C::LayoutKV{});  // (BLOCK_N, D)
   const int thread = rare_thread();
 #pragma unroll 1
-  for (int key = 0; key < C::kBlockN; ++key) {
-    CUTE_UNROLL
-    for (int n = 0; n < C::kChannelsPerPart / 8; ++n) {
-      const int channel = C::part_of_thread(thread) * C::kChannelsPerPart + 8 * n + 2 * (thread % 4);
-      const auto* pair = &sV(key, channel);
-      const uint32_t nonfinite = HalfBits<typename C::Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
-      if (nonfinite == 0) continue;
-      const float low = nonfinite & 0xFFFFu ? float(pair[0]) : 0.f, high = nonfinite >> 16 ? float(pair[1]) : 0.f;
+  for (float sign = 1.f;; sign = -1.f) {
+#pragma unroll 1
+    for (int key = 0; key < C::kBlockN; ++key) {
       CUTE_UNROLL
-      for (int r = 0; r < C::kRowsPerThread; ++r) {
-        if (!((shared.seen_keys[C::row_of_thread(thread) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
-        output(r, 2 * n) += low;
-        output(r, 2 * n + 1) += high;
+      for (int n = 0; n < C::kChannelsPerPart / 8; ++n) {
+        const int channel = C::part_of_thread(thread) * C::kChannelsPerPart + 8 * n + 2 * (thread % 4);
+        const auto* pair = &sV(key, channel);
+        const uint32_t nonfinite = HalfBits<typename C::Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
+        if (nonfinite == 0) continue;
+        const float low = nonfinite & 0xFFFFu ? sign * float(pair[0]) : 0.f;
+        const float high = nonfinite >> 16 ? sign * float(pair[1]) : 0.f;
+        CUTE_UNROLL
+        for (int r = 0; r < C::kRowsPerThread; ++r) {
+          if (!((shared.seen_keys[C::row_of_thread(thread) + 8 * r][key / 32] >> (key % 32)) & 1)) continue;
+          output(r, 2 * n) += low;
+          output(r, 2 * n + 1) += high;
+        }
       }
     }
+    if (!C::kExtras || !drops || sign < 0.f) return;
+    keep_dropped_keys<C>(shared);
   }
 }
 

@@ -285,6 +285,8 @@ class Mainloop {
       if (seen) visible = extras().template visible_pairs<C::kRowsPerThread, C::kKeysPerPart / 4>(place);
       // warps that share rows must agree
       if (C::kParts == 1) seen = __any_sync(0xffffffffu, seen && visible.bits != 0);
+      // before there are scores: Philox beside them would spill
+      if (careful && extras().drops()) note_dropped_keys<C>(shared_, extras(), first_row(), n * kBlockN);
     }
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
@@ -308,7 +310,7 @@ class Mainloop {
         });
       }
       softmax.weigh(rows, scale_log2);
-      if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data());
+      if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data(), C::kExtras && extras().drops());
     }
     if (isolate) {
       __syncthreads();

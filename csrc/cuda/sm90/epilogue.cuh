@@ -48,7 +48,7 @@ class Epilogue {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       writes[r] = loop_.row(r) < loop_.member().len_q && !((failed >> (threadIdx.x % 32 / 4 + 8 * r)) & 1);
-      finish_row(r, rows, denominator[r], writes[r]);
+      finish_row(r, rows, denominator[r], writes[r], careful);
     }
     write(writes);
     if (careful) {
@@ -59,7 +59,7 @@ class Epilogue {
 
  private:
   template <class Rows>
-  CUTE_DEVICE void finish_row(int r, Rows& rows, float denominator, bool writes) {
+  CUTE_DEVICE void finish_row(int r, Rows& rows, float denominator, bool writes, bool careful) {
     const TileIndex& tile = loop_.tile();
     if (params_.lse.data != nullptr) {
       const float sum = quad_reduce(loop_.softmax.sum[r], [](float a, float b) { return a + b; });
@@ -70,8 +70,9 @@ class Epilogue {
       }
     }
     const float factor = denominator == 0.f ? 0.f : 1.f / denominator;
+    const bool empty = denominator == 0.f && !careful;  // or it failed: NaNs are of keys that it does not see
     CUTE_UNROLL
-    for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
+    for (int c = 0; c < size<1>(rows); ++c) rows(r, c) = empty ? 0.f : rows(r, c) * factor;
   }
 
   CUTE_DEVICE void write(const bool (&writes)[2]) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cuda/common/pack.h"
+
 namespace flashcute::cuda::sm90 {
 namespace {
 
@@ -9,7 +11,6 @@ constexpr int64_t kMaxBatch = int64_t{1} << 30;
 constexpr int64_t kMaxTiles = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxTotal = (int64_t{1} << 31) - 1;  // cu_seqlens are int32
 constexpr size_t kScratchBytes = 256;                  // the ticket, and what is not used of a workspace's unit
-constexpr uint32_t kAlignment = 16;                    // bytes, of what the copy engine reads
 
 int64_t tiles_of(const KernelInfo& kernel, const Problem& p) {
   return tiles_of_head(p, kernel.block_m) * heads_with_tiles(p);
@@ -25,6 +26,10 @@ TensorExtents extents_q(const Problem& p) {
 
 TensorExtents extents_k(const Problem& p, int64_t channels) {
   return {channels, p.packed() ? p.lengths.total_k : p.seq_k, p.heads_k, p.packed() ? 1 : p.batch};
+}
+
+Strides as_read(const Strides& strides, const Staging& staging) {
+  return staging.size == 0 ? strides : Strides{staging.batch, staging.head, staging.row};
 }
 
 // The first of what these kernels do not have.
@@ -52,15 +57,17 @@ std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts
   if (p.lengths.packed_k && p.lengths.total_k > kMaxTotal) return above("total_k", p.lengths.total_k, kMaxTotal);
   if (p.heads_q > kMaxTiles) return above("heads_q", p.heads_q, kMaxTiles);  // and the number of tiles fits 64 bits
   if (tiles_of(kernel, p) > kMaxTiles) return above("the number of tiles", tiles_of(kernel, p), kMaxTiles);
-  if (p.min_alignment < kAlignment) {
-    return "min_alignment " + std::to_string(p.min_alignment) + " is below the " + std::to_string(kAlignment) +
-           " bytes of the copy engine";
+  if (p.min_alignment < uint32_t(size_of(p.dtype))) {
+    return "min_alignment " + std::to_string(p.min_alignment) + " is below the element size " +
+           std::to_string(size_of(p.dtype));
   }
   // A copy of nothing has no map.
   if (extents_k(p, p.head_dim).rows == 0) return "there are no keys";
-  std::string reason = map_refusal("q", p.q, extents_q(p), p.dtype);
-  if (reason.empty()) reason = map_refusal("k", p.k, extents_k(p, p.head_dim), p.dtype);
-  if (reason.empty()) reason = map_refusal("v", p.v, extents_k(p, p.head_dim_v), p.dtype);
+  Plan staged;
+  plan_packing(p, staged);
+  std::string reason = map_refusal("q", as_read(p.q, staged.q), extents_q(p), p.dtype);
+  if (reason.empty()) reason = map_refusal("k", as_read(p.k, staged.k), extents_k(p, p.head_dim), p.dtype);
+  if (reason.empty()) reason = map_refusal("v", as_read(p.v, staged.v), extents_k(p, p.head_dim_v), p.dtype);
   return reason;
 }
 
@@ -69,17 +76,20 @@ void plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts& facts, 
   plan.block_n = kernel.block_n;
   plan.threads = kernel.threads;
   plan.shared_memory = kernel.shared_memory;
+  plan_packing(p, plan);
   const int64_t tiles = tiles_of(kernel, p);
   plan.grid = std::min<int64_t>(tiles, facts.multiprocessors);
   if (tiles > plan.grid && (kernel.mask == MaskClass::kBanded || p.packed())) {  // tiles of unequal weight
-    plan.scratch_size = plan.workspace = kScratchBytes;
+    plan.scratch_offset = plan.workspace;
+    plan.scratch_size = kScratchBytes;
+    plan.workspace += plan.scratch_size;
   }
 }
 
 KernelParams make_kernel_params(const Problem& p, const Plan& plan, const Buffers& buffers, void* workspace, int chunk,
                                 int rows_q) {
   KernelParams given{};
-  given.params = make_params(p, plan, buffers, nullptr, 0);
+  given.params = make_params(p, plan, buffers, workspace, 0);
   given.tiles = unsigned(tiles_of(*plan.kernel, p));
   if (plan.scratch_size != 0) {
     given.ticket = reinterpret_cast<unsigned*>(static_cast<char*>(workspace) + plan.scratch_offset);

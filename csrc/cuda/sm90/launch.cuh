@@ -3,6 +3,7 @@
 
 #include "cuda/common/driver_launch.h"
 #include "cuda/common/launch.h"
+#include "cuda/common/pack.h"
 #include "cuda/common/probs.h"
 #include "cuda/sm90/kernel.cuh"
 #include "cuda/sm90/launch.h"
@@ -29,6 +30,7 @@ KernelResources resources(int device) {
 template <class C>
 void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
   if (plan.grid == 0) return;
+  run_packing(problem, plan, buffers, workspace, static_cast<cudaStream_t>(stream));
   KernelParams given = make_kernel_params(problem, plan, buffers, workspace, C::kChunk, C::kRowsPerWarpgroup);
   if (given.ticket != nullptr) {
     const DeviceGuard guard(problem.device_id);

@@ -11,6 +11,8 @@ namespace flashcute {
 
 enum class Family { kCpu, kSm80, kSm90 };
 enum class MaskClass { kAny, kFull, kBanded };  // kAny: one kernel serves both
+// kSmall: for devices of less shared memory. kShort: two CTAs to a multiprocessor, for short sequences.
+enum class TileKind { kUsual, kSmall, kShort };
 
 // Facts of one device, read once and cached.
 struct DeviceFacts {
@@ -46,10 +48,13 @@ struct KernelInfo {
   int min_capability = 0;
   int max_capability = 0;  // 0: any later one will do
   size_t shared_memory = 0;
+  int64_t short_keys = 0;  // keys up to which it is faster than its equals, on devices that it fits twice; 0: never
 
   // Empty when this kernel can run the problem on that device, otherwise one clause that says why not
   // ("head_dim 256 is above 128"). Must look at nothing but its arguments.
   std::string (*refuse)(const KernelInfo&, const Problem&, const DeviceFacts&) = nullptr;
+  // Where given: does the problem want this kernel more than one that serves it equally closely? Pure.
+  bool (*favoured)(const KernelInfo&, const Problem&, const DeviceFacts&) = nullptr;
   // Fills tile sizes, grid, staging and workspace of the plan. Pure.
   void (*plan)(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&) = nullptr;
   // GPU: asks the device, which may load the kernel. Throws flashcute::Error.

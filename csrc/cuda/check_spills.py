@@ -14,12 +14,13 @@ from pathlib import Path
 
 VARIANTS = Path(__file__).with_name("variants.cmake")
 MASK_CLASSES = ("any", "full", "banded")  # in the order of core/kernel.h
+TILE_KINDS = ("", "_small", "_short")  # likewise
 DTYPES = {"half_t": "float16", "bfloat16_t": "bfloat16"}
 
-VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)( small)?"')
+VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)( small| short)?"')
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 CONFIG = re.compile(
-    r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)ELb([01])"
+    r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)ELNS_8TileKindE(\d)"
 )
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 SERIALISED = re.compile(r"\bC75\d\d\b|wgmma.*serializ", re.IGNORECASE)  # ptxas advisories C7510, C7511, C7515 ...
@@ -39,8 +40,8 @@ def variant_name(symbol: str) -> str | None:
     match = CONFIG.search(symbol)
     if match is None:
         return None
-    family, dtype, head_dim, mask, small = match.groups()
-    return f"{family}_hd{head_dim}_{DTYPES[dtype]}_{MASK_CLASSES[int(mask)]}{'_small' if small == '1' else ''}"
+    family, dtype, head_dim, mask, kind = match.groups()
+    return f"{family}_hd{head_dim}_{DTYPES[dtype]}_{MASK_CLASSES[int(mask)]}{TILE_KINDS[int(kind)]}"
 
 
 def spills(lines: list[str]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -1,6 +1,6 @@
-# THE list of compiled kernels: family head_dim dtype mask_class spills [small].
+# THE list of compiled kernels: family head_dim dtype mask_class spills [small or short].
 # The order is that of the registry: of kernels that serve a problem equally closely, the first that the device can run is
-# taken. small: with the tile for devices of less shared memory.
+# taken, unless it is favoured. small: with the tile for devices of less shared memory. short: for short sequences.
 # spill_free: csrc/cuda/check_spills.py fails when ptxas reports spills; may_spill: it prints them. head_dim 128 holds 192
 # accumulators a thread: a few of the main loop's invariants go to local memory, more where it also sums for the LSE. What
 # sm90 spills is the producer's, a warp that mostly waits: it gives its registers to the math.
@@ -58,7 +58,9 @@ set(FLASHCUTE_VARIANTS
     "sm80 256 float16 any may_spill small"
     "sm80 256 bfloat16 full may_spill small"
     "sm80 256 bfloat16 banded may_spill small"
-    "sm80 256 bfloat16 any may_spill small")
+    "sm80 256 bfloat16 any may_spill small"
+    "sm80 256 float16 full spill_free short"
+    "sm80 256 bfloat16 full spill_free short")
 
 # sm80 runs on every later GPU too; SASS for the two it is tuned on, PTX for the rest.
 set(FLASHCUTE_GENCODE_sm80 "arch=compute_80,code=[sm_80,sm_90,compute_80]")

@@ -3,19 +3,24 @@
 namespace flashcute {
 namespace {
 
-bool better(const KernelInfo& a, const KernelInfo& b) {
+bool is_favoured(const KernelInfo& kernel, const Problem& problem, const DeviceFacts& facts) {
+  return kernel.favoured != nullptr && kernel.favoured(kernel, problem, facts);
+}
+
+bool better(const KernelInfo& a, const KernelInfo& b, const Problem& problem, const DeviceFacts& facts) {
   if (a.head_dim != b.head_dim) return a.head_dim < b.head_dim;
   if (a.min_capability != b.min_capability) return a.min_capability > b.min_capability;
-  return a.mask != MaskClass::kAny && b.mask == MaskClass::kAny;
+  if (a.mask != b.mask) return a.mask != MaskClass::kAny;
+  return is_favoured(a, problem, facts) && !is_favoured(b, problem, facts);
 }
 
 }  // namespace
 
-const KernelInfo* choose(const std::vector<Candidate>& candidates) {
+const KernelInfo* choose(const std::vector<Candidate>& candidates, const Problem& problem, const DeviceFacts& facts) {
   const KernelInfo* best = nullptr;
   for (const Candidate& candidate : candidates) {
     if (!candidate.refusal.empty()) continue;
-    if (best == nullptr || better(*candidate.kernel, *best)) best = candidate.kernel;
+    if (best == nullptr || better(*candidate.kernel, *best, problem, facts)) best = candidate.kernel;
   }
   return best;
 }
@@ -30,12 +35,16 @@ std::string passed_over(const KernelInfo& other, const KernelInfo& chosen) {
   if (other.mask == MaskClass::kAny && chosen.mask != MaskClass::kAny) {
     return std::string("could do it, but a kernel for mask class ") + name_of(chosen.mask) + " alone is faster";
   }
+  if (chosen.short_keys > other.short_keys) {
+    return std::string("could do it, but ") + chosen.name + " is faster for sequences as short as these";
+  }
+  if (other.short_keys > 0) return "could do it, but is for many short sequences";
   return std::string("could do it, but ") + chosen.name + " is listed first";
 }
 
 Plan make_plan(const Problem& problem, const DeviceFacts& facts) {
   const std::vector<Candidate> list = candidates(problem, facts);
-  const KernelInfo* kernel = choose(list);
+  const KernelInfo* kernel = choose(list, problem, facts);
   if (kernel == nullptr) throw_not_implemented(list, problem);
   Plan plan;
   plan.kernel = kernel;

@@ -14,8 +14,8 @@ inline bool nothing_to_compute(const Problem& problem) {
 }
 
 // Of those that do not refuse: the smallest head_dim bucket, then the newest family, then one for the problem's mask
-// class alone before one for any, then the first listed. nullptr if all refuse.
-const KernelInfo* choose(const std::vector<Candidate>& candidates);
+// class alone before one for any, then one that the problem favours, then the first listed. nullptr if all refuse.
+const KernelInfo* choose(const std::vector<Candidate>&, const Problem&, const DeviceFacts&);
 
 // One clause on why `chosen` was taken instead of `other`, which could have done it too.
 std::string passed_over(const KernelInfo& other, const KernelInfo& chosen);

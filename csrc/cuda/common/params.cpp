@@ -37,18 +37,28 @@ PlainForm plain_form_of(const Problem& p) {
   return p.alibi.present ? PlainForm::kAlibi : PlainForm::kBare;
 }
 
-// tanh on [0, 0.3] as an odd polynomial of degree 5, minimax: off by 1.8e-7 at most.
-constexpr double kTanhNear = 0.3;
-constexpr double kTanhSeries[] = {0.99999601, -0.3329748, 0.12522591};
+// What a score may be off by where cap tanh(x) is a cubic. As a weight a tenth of float16's half step.
+constexpr double kSoftcapError = 4e-5;
+constexpr double kTanhNear = 0.3;  // beyond, the next term of tanh shows
 
-// cap tanh(rate s), both in what the exponent takes. Rates beyond sense would leave floats with their fifth power.
-void set_softcap_series(ExtrasView& extras, double rate, double cap_log2) {
-  extras.softcap_near = -1.0f;
+// Rates beyond sense would leave floats with their third power: then no product is near.
+void set_softcap_series(ExtrasView& extras, double rate, double cap) {
+  extras.softcap_near = ~0u;
   if (!(std::abs(rate) > 1e-6 && std::abs(rate) < 1e6)) return;
-  extras.softcap_near = static_cast<float>(kTanhNear / std::abs(rate));
-  for (int i = 0; i < 3; ++i) {
-    extras.softcap_series[i] = static_cast<float>(cap_log2 * kTanhSeries[i] * std::pow(rate, 2 * i + 1));
-  }
+  // tanh(x) = x - x^3 / 3 + 2 x^5 / 15 - ..., whose fifth power leaves end^5 / 16 once its share of Chebyshev's T5 on
+  // [-end, end] = 16 x^5 - 20 x^3 + 5 x (of x / end) is made of the lower ones
+  constexpr double kFifth = 2.0 / 15;
+  const double end = std::min(kTanhNear, std::pow(kSoftcapError * 16 / (kFifth * cap), 0.2));
+  const double first = 1 - kFifth * 5 / 16 * std::pow(end, 4), third = -1.0 / 3 + kFifth * 20 / 16 * std::pow(end, 2);
+  const double greatest = std::pow(end / rate, 2);  // s^2 of a near product
+  int exponent;
+  std::frexp(greatest, &exponent);  // greatest is below 2^exponent
+  const double shift = std::ldexp(1.0, exponent + 1) - greatest;
+  extras.softcap_shift = static_cast<float>(shift);
+  extras.softcap_near = static_cast<uint32_t>(exponent + 127) << 23;
+  const double slope = cap * kLog2eDouble * rate, bend = cap * kLog2eDouble * std::pow(rate, 3);
+  extras.softcap_series[0] = static_cast<float>(slope * first - bend * third * shift);
+  extras.softcap_series[1] = static_cast<float>(bend * third);
 }
 
 int bounded(int64_t bound) {
@@ -81,7 +91,7 @@ ExtrasView extras_of(const Problem& p, const Buffers& b) {
     extras.softcap_rate =
         static_cast<float>(std::clamp(2 * kLog2eDouble * static_cast<double>(p.scale) / softcap, -kHuge, kHuge));
     extras.softcap_log2 = static_cast<float>(softcap * kLog2eDouble);
-    set_softcap_series(extras, static_cast<double>(p.scale) / softcap, softcap * kLog2eDouble);
+    set_softcap_series(extras, static_cast<double>(p.scale) / softcap, softcap);
   }
   if (p.alibi.present) {
     extras.alibi = b.alibi_slopes;

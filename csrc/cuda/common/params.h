@@ -72,8 +72,10 @@ struct ExtrasView {
   float softcap;       // 0: off
   float softcap_rate;  // 2 log2(e) scale / softcap: tanh(x) is made of 2^(2 log2(e) x)
   float softcap_log2;  // softcap * log2(e)
-  // Of raw products up to softcap_near, softcap * log2(e) * tanh is series[0] s + series[1] s^3 + series[2] s^5.
-  float softcap_near, softcap_series[3];
+  // Of raw products s near 0, softcap * log2(e) * tanh is s (series[0] + series[1] u) of u = s^2 + shift. shift is such
+  // that u has the exponent bits `near` for those s, and others for all that are greater.
+  float softcap_shift, softcap_series[2];
+  uint32_t softcap_near;
   const float* alibi;
   int64_t alibi_batch, alibi_head;
   const void* sinks;

@@ -1,12 +1,12 @@
 // Features in the plain body: what fits into the exponent that softmax.cuh makes there anyway.
 //
-// Softcap. The tiles whose scores are all small against the cap, which is most of them, take a polynomial: three more
-// instructions an element, and one to find out. The others: cap tanh(x) = cap - 2 cap r with r = 1 / (1 + 2^y), y = 2
-// log2(e) x, so that the exponent is one more FMA of r: four instructions an element more than none. The error is one
-// of tanh, not relative to it: 2^y and the reciprocal are off by 2^-22 at most, of which tanh sees a half each near 0,
-// where r is steepest: about 3e-7, and less elsewhere. Times the cap it is one of the score: 4e-5 at kMaxLeanSoftcap,
-// below what the LSE may be off by (1e-4) and a tenth of float16's half step as a weight. Greater caps take the general
-// body with its series for small arguments. An infinite score makes r = 0 or 1, its limit, and NaN stays NaN.
+// Softcap. The tiles whose scores are all small against the cap, which is most of them, take a cubic (params.cpp): two
+// more instructions an element, and half a one to find out. In the others, cap tanh(x) = cap - 2 cap r with r = 1 / (1
+// + 2^y), y = 2 log2(e) x. The error is one of tanh, not relative to it: 2^y and the reciprocal are off by 2^-22 at
+// most, of which tanh sees a half each near 0, where r is steepest: about 3e-7, and less elsewhere. Times the cap it is
+// one of the score: 4e-5 at kMaxLeanSoftcap, as much as the cubic's, below what the LSE may be off by (1e-3) and a
+// tenth of float16's half step as a weight. Greater caps take the general body with its series for small arguments. An
+// infinite score makes r = 0 or 1, its limit, and NaN stays NaN.
 //
 // ALiBi. Where all keys of a tile lie on one side of all its rows' diagonals, slope |i + d - j| is linear in both: the
 // rows' part joins the reference, the columns' is one FMA an element. The other tiles are the seeds (KeyRange), where
@@ -34,19 +34,19 @@ __device__ __forceinline__ float upper_share(float y) {
   return ptx::reciprocal(1.f + ptx::exp2(y));
 }
 
-// NaNs count for nothing. Rows by themselves first: one chain of maxima would wait for itself.
+// u of ExtrasView::softcap_series. The OR of floats in [2^n, ...) has the exponent bits of 2^n alone where none of them
+// is beyond 2^(n + 1): one instruction for two of them.
 template <class Scores>
-__device__ __forceinline__ float greatest_magnitude(const Scores& scores) {
-  constexpr int kRows = decltype(cute::size<0>(scores))::value;
-  float greatest[kRows] = {};
+__device__ __forceinline__ bool are_near(const Scores& shifted_squares, const ExtrasView& extras) {
+  uint32_t bits[2] = {};
 #pragma unroll
-  for (int c = 0; c < cute::size<1>(scores); ++c) {
+  for (int i = 0; i < cute::size(shifted_squares); i += 4) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) greatest[r] = fmaxf(greatest[r], fabsf(scores(r, c)));
+    for (int j = 0; j < 2; ++j) {
+      bits[j] |= __float_as_uint(shifted_squares(i + 2 * j)) | __float_as_uint(shifted_squares(i + 2 * j + 1));
+    }
   }
-#pragma unroll
-  for (int r = 1; r < kRows; ++r) greatest[0] = fmaxf(greatest[0], greatest[r]);
-  return greatest[0];
+  return ((bits[0] | bits[1]) & 0x7f800000u) == extras.softcap_near;
 }
 
 // Raw products become weights. slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.
@@ -67,25 +67,24 @@ __device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& sco
     return fmaf(slope_log2, float(8 * (c / 2) + c % 2), row_addend[r]);
   };
   if constexpr (has_softcap(kForm)) {
-    const bool near = __all_sync(0xffffffffu, greatest_magnitude(scores) <= extras.softcap_near);
-    int far_rounds = near ? 0 : 1;
+    auto squares = cute::make_tensor_like(scores);
+    cute::transform(scores, squares, [&](float s) { return fmaf(s, s, extras.softcap_shift); });
+    float slope = extras.softcap_series[0];
+    int far_rounds = __all_sync(0xffffffffu, are_near(squares, extras)) ? 0 : 1;
     ptx::forget_origin(far_rounds);
-    // Not an `if`: both ways would be predicated, and each tile would take the time of both.
+    // Capped scores are what the cubic then leaves as it is. Not an `if`: ptxas would predicate it, and each tile would
+    // take its time.
 #pragma unroll 1
     for (; far_rounds > 0; --far_rounds) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) row_addend[r] += extras.softcap_log2;
-      softmax.template weigh<kSum>(scores, [&](int r, int c) {
-        return fmaf(upper_share(scores(r, c) * extras.softcap_rate), -2.f * extras.softcap_log2, addend(r, c));
+      cute::transform(scores, scores, [&](float s) {
+        return fmaf(upper_share(s * extras.softcap_rate), -2.f * extras.softcap_log2, extras.softcap_log2);
       });
+      cute::fill(squares, 0.f);
+      slope = 1.f;
     }
-    if (near) {
-      const float* series = extras.softcap_series;
-      softmax.template weigh<kSum>(scores, [&](int r, int c) {
-        const float s = scores(r, c), square = s * s;
-        return fmaf(s, fmaf(square, fmaf(square, series[2], series[1]), series[0]), addend(r, c));
-      });
-    }
+    softmax.template weigh<kSum>(scores, [&](int r, int c) {
+      return fmaf(scores(r, c), fmaf(squares(r, c), extras.softcap_series[1], slope), addend(r, c));
+    });
   } else {
     softmax.template weigh<kSum>(scores,
                                  [&](int r, int c) { return fmaf(scores(r, c), params.scale_log2, addend(r, c)); });

@@ -47,14 +47,15 @@ struct TileShape {
 };
 
 // 32 query rows to a warp, so that each fragment of K and V feeds two MMAs, as far as the accumulators fit registers.
-// By measurement on an H100 up to head_dim 128: docs/perf-log.md. small: for the 99 KB of sm_86 and sm_89.
-constexpr TileShape tile_shape(int head_dim, MaskClass mask, bool small) {
+// By measurement on an H100: docs/perf-log.md. The small tile fits the 99 KB of sm_86 and sm_89.
+constexpr TileShape tile_shape(int head_dim, MaskClass mask, TileKind kind) {
   if (head_dim <= 64) return {4, 32, 1, 64, 2, 2};
   // any: with its many plain loops, 64 keys spill in each of them
   if (head_dim <= 96) return {4, 32, 1, mask == MaskClass::kAny ? 32 : 64, 2, 2};
   if (head_dim <= 128) return {4, 32, 1, 32, 2, 2};
   if (head_dim <= 192) return {8, 16, 1, 64, 1, 1};
-  return small ? TileShape{4, 16, 1, 64, 1, 1} : TileShape{8, 32, 2, 64, 1, 1};
+  if (kind == TileKind::kSmall) return {4, 16, 1, 64, 1, 1};
+  return kind == TileKind::kShort ? TileShape{4, 32, 2, 64, 1, 2} : TileShape{8, 32, 2, 64, 1, 1};
 }
 
 constexpr int min_of(int a, int b) {
@@ -67,7 +68,7 @@ constexpr int power_of_two_from(int n) {
   return power;
 }
 
-template <class Element_, int kHeadDim_, MaskClass kMask_, bool kSmall = false>
+template <class Element_, int kHeadDim_, MaskClass kMask_, TileKind kKind = TileKind::kUsual>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;  // bucket: channels of Q, K and V are padded to it with zeros
@@ -75,10 +76,13 @@ struct Config {
   static constexpr bool kBanded = kMask != MaskClass::kFull;
   static constexpr bool kExtras = kMask == MaskClass::kAny;
 
-  static constexpr TileShape kTile = tile_shape(kHeadDim, kMask, kSmall);
+  static constexpr TileShape kTile = tile_shape(kHeadDim, kMask, kKind);
   static constexpr int kWarps = kTile.warps, kThreads = 32 * kWarps, kParts = kTile.parts;
   static constexpr int kRowsPerWarp = kTile.rows_per_warp, kBlockM = kWarps / kParts * kRowsPerWarp;
   static constexpr int kBlockN = kTile.block_n;
+  // Keys up to which this tile beats the usual one where a multiprocessor holds two of its CTAs; 0: never.
+  static constexpr int kShortKeys =
+      kKind == TileKind::kShort || (kKind == TileKind::kSmall && kMask == MaskClass::kBanded) ? 1024 : 0;
   static constexpr int kKeysPerPart = kBlockN / kParts, kChannelsPerPart = kHeadDim / kParts;
   static constexpr int kStages = kTile.stages, kMinBlocks = kTile.min_blocks;
   static constexpr int kBlocksM = kRowsPerWarp / 16;  // MMAs that a warp's rows take

@@ -51,6 +51,13 @@ std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts
   return "";
 }
 
+// Only on a device that is full: of a few tiles, small ones are no faster.
+bool favoured(const KernelInfo& kernel, const Problem& p, const DeviceFacts& facts) {
+  constexpr size_t kReserved = 1024;  // of each CTA's shared memory, by the driver
+  return p.seq_k <= kernel.short_keys && grid_of(kernel, p) > 2 * int64_t{facts.multiprocessors} &&
+         2 * (kernel.shared_memory + kReserved) <= facts.shared_memory_per_multiprocessor;
+}
+
 void plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts&, Plan& plan) {
   plan.block_m = kernel.block_m;
   plan.block_n = kernel.block_n;

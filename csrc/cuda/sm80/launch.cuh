@@ -54,7 +54,9 @@ KernelInfo kernel_info(const char* name) {
   info.min_blocks = C::kMinBlocks;
   info.min_capability = 80;
   info.shared_memory = sizeof(typename C::SharedStorage);
+  info.short_keys = C::kShortKeys;
   info.refuse = &refuse;
+  info.favoured = &favoured;
   info.plan = &plan;
   info.resources = &resources<C>;
   info.run = &run<C>;

@@ -8,6 +8,7 @@
 namespace flashcute::cuda::sm80 {
 
 std::string refuse(const KernelInfo&, const Problem&, const DeviceFacts&);
+bool favoured(const KernelInfo&, const Problem&, const DeviceFacts&);
 void plan(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&);
 
 }  // namespace flashcute::cuda::sm80

@@ -279,6 +279,7 @@ class Mainloop {
       seen = seen && keys().columns(n).any();
       whole = whole && keys().columns(n).all();
     }
+    if constexpr (C::kParts > 1 && kWholeBarriers) seen = true;
     const ElementPlace place = place_of(n);
     ElementBits<C::kRowsPerThread, C::kKeysPerPart / 4> visible;
     if constexpr (C::kExtras) {

@@ -5,11 +5,21 @@
 
 namespace flashcute::cuda::sm80 {
 
+// compute-sanitizer's racecheck reports races across barriers that warps reach at different instructions, or not all of
+// them (docs/testing.md). For its sake all warps then meet at each of them.
+#ifdef FLASHCUTE_RACECHECK
+inline constexpr bool kWholeBarriers = true;
+#else
+inline constexpr bool kWholeBarriers = false;
+#endif
+
 // By all lanes of the warps that share the rows.
 template <class C>
 CUTE_DEVICE void sync_sharers() {
   if constexpr (C::kParts == 1) {
     __syncwarp();
+  } else if constexpr (kWholeBarriers) {
+    __syncthreads();
   } else {
     ptx::named_barrier(1 + int(threadIdx.x) / (32 * C::kParts), 32 * C::kParts);  // 0 is the CTA's
   }

@@ -13,7 +13,7 @@ inline bool nothing_to_compute(const Problem& problem) {
   return problem.batch == 0 || problem.seq_q == 0 || problem.lengths.total_q == 0;
 }
 
-// Of those that do not refuse: the smallest head_dim bucket, then the newest family, then one for the problem's mask
+// Of those that do not refuse: the least work, by head_dim bucket and family, then one for the problem's mask
 // class alone before one for any, then one that the problem favours, then the first listed. nullptr if all refuse.
 const KernelInfo* choose(const std::vector<Candidate>&, const Problem&, const DeviceFacts&);
 

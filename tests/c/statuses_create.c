@@ -368,7 +368,7 @@ static void test_devices(void) {
   OK(InjectFault, (FLASHCUTE_FAULT_PRETENDED_GPU));
   OK(CreateHandle, (&pretended, FLASHCUTE_DEVICE_NVIDIA, 0));
   handle_ = pretended;
-  WITH(NOT_IMPLEMENTED, "sm90", half, o.backend = FLASHCUTE_BACKEND_SM90);
+  WITH(NOT_IMPLEMENTED, "sm90", half, (o.backend = FLASHCUTE_BACKEND_SM90, o.softcap = 5.0f));
   WITH(NOT_IMPLEMENTED, "head_dim 513", wide, (void)o);
   if (have_gpu_kernels()) {
     WITH(SUCCESS, NULL, half, (void)o);

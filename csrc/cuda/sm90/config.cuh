@@ -49,13 +49,13 @@ struct Work {
   KeyRange range;  // of all the tile's rows
 };
 
-template <class Element_, int kHeadDim_, MaskClass kMask_, bool kSmall = false>
+template <class Element_, int kHeadDim_, MaskClass kMask_, TileKind kKind = TileKind::kUsual>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;  // bucket: channels beyond the tensors' own are zeros
   static constexpr MaskClass kMask = kMask_;
   static constexpr bool kBanded = kMask != MaskClass::kFull;
-  static_assert(!kSmall && kMask != MaskClass::kAny);
+  static_assert(kKind == TileKind::kUsual && kMask != MaskClass::kAny);
 
   static constexpr TileShape kTile = tile_shape(kHeadDim, kMask);
   static constexpr int kWarpgroups = kTile.warpgroups, kMathWarps = 4 * kWarpgroups, kMathThreads = 32 * kMathWarps;

@@ -66,7 +66,26 @@ def test_what_it_lacks_goes_to_the_older_family():
     assert kernel_for("--head-dim", "64", "--softcap", "30").startswith("sm80_")
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("head_dim", "kernel"), [(32, "sm80_hd32"), (40, "sm90_hd64"), (96, "sm90_hd128"), (192, "sm90_hd256")]
+)
+def test_head_dims_without_a_bucket_of_their_own_take_the_faster_family(head_dim, kernel):
+    assert kernel_for("--head-dim", str(head_dim)).startswith(kernel)
+
+
 # -- results
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+def test_rows_that_see_no_key_are_zeros_beside_nans(device, dtype, path, depth, rng):
+    q, k, v = random_inputs(rng, 224, 52, depth)
+    v[..., 20:30, ::3] = np.nan
+    options = {"window": (30, 5), "alignment": "top_left"}
+    out, _ = agree(q, k, v, options, device=device, dtype=dtype, path=path)
+    assert not np.any(out[:, :, 100:])
 
 
 @pytest.mark.gpu

@@ -212,7 +212,11 @@ def test_the_problems_launch_every_kernel():
     facts = info_command.collect()
     if not facts["build"]["cuda"]:
         pytest.skip("this build has no CUDA kernels to plan for")
-    compiled = {k["name"] for k in facts["kernels"] if k["name"].startswith("sm80") and not k["name"].endswith(("small", "short"))}
+    compiled = {
+        k["name"]
+        for k in facts["kernels"]
+        if k["name"].startswith("sm80") and not k["name"].endswith(("small", "short"))
+    }
     planned = set()
     for problem in problems.problems():
         case = problem.case

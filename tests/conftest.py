@@ -27,9 +27,11 @@ def pytest_addoption(parser):
     parser.addoption(
         "--problems", type=int, default=0, help="generated problems of each device's sweep; default: 3200 CPU, 1500 GPU"
     )
+    parser.addoption("--gpu-backend", default="auto", help="of GPU tests that do not ask for one, such as sm80")
 
 
 def pytest_configure(config):
+    os.environ["FLASHCUTE_TEST_BACKEND"] = config.getoption("gpu_backend")  # also for processes that tests start
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device and CUDA kernels; skipped, with the reason, without them"
     )

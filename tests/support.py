@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -241,6 +242,8 @@ class Outcome:
 
 def run(problem: Problem, path: str = "functional", kind: str = "numpy", device: str = "cpu", **extra) -> Outcome:
     """Runs a problem through one path. `extra` goes to the call (backend, checked, stream, ...)."""
+    if device != "cpu" and "backend" not in problem.options:
+        extra.setdefault("backend", os.environ.get("FLASHCUTE_TEST_BACKEND", "auto"))
     if path == "c":
         return _run_c(problem, device, **extra)
     place = functools.partial(Strided.place, kind=kind, device=device)

@@ -87,6 +87,8 @@ def run_tool(tool: str, sanitizer: str, arguments: argparse.Namespace, device: s
         sys.executable, str(PROBLEMS), "--device", device, "--backend", arguments.backend,
         "--seed", str(arguments.seed), "--every", str(arguments.every), "--account", str(account),
     ]  # fmt: skip
+    if arguments.buckets:
+        command += ["--buckets", *map(str, arguments.buckets)]
     started = time.perf_counter()
     verdict = Verdict(tool, report)
     try:
@@ -147,6 +149,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sanitizer", help="the compute-sanitizer program")
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth problem")
+    parser.add_argument(
+        "--buckets", nargs="+", metavar="N", help="only problems of these head-dim buckets, such as 256"
+    )
     parser.add_argument("--jobs", type=int, default=len(TOOLS), help="tools that run at a time; default: all")
     parser.add_argument("--timeout", type=int, default=900, metavar="SECONDS", help="for a tool; default: %(default)s")
     return parser.parse_args(argv)

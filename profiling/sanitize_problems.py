@@ -118,6 +118,8 @@ def _of_edges() -> Iterator[Problem]:
                 yield Problem(packed, _spoiler(f"cu_seqlens_{'qk'[number % 2]}", wrong), judged=False)
                 used = Case(dtype, 2, (2, 1), (90, 140), (head_dim, head_dim), {"causal": True}, ("seqused_k",))
                 yield Problem(used, _spoiler("seqused_k", wrong), judged=False)
+        for band in ({}, {"causal": True}):  # many short sequences, for which there are tiles of their own
+            yield Problem(Case(dtype, 34, (8, 8), (64, 150), (256, 256), band))
 
 
 def _spoiler(name: str, wrong: int) -> Callable[[Inputs], None]:
@@ -211,6 +213,10 @@ def _merged(outs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]
     return shares[0] * outs[0] + shares[1] * outs[1], lse
 
 
+def _bucket(case: Case) -> int:
+    return next(bucket for bucket in (*_BUCKETS, 512) if bucket >= max(case.head_dim))
+
+
 def _text(case: Case) -> str:
     return f"{case.shape_text()} {case.dtype} {case.feature_text()}"
 
@@ -222,8 +228,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="only every Nth problem")
     parser.add_argument("--account", required=True, help="a JSON file for what ran and what came of it")
+    parser.add_argument("--buckets", type=int, nargs="+", choices=_BUCKETS, default=_BUCKETS, help="of head dims")
     arguments = parser.parse_args(argv)
-    chosen = problems()[:: arguments.every]
+    chosen = [problem for problem in problems() if _bucket(problem.case) in arguments.buckets][:: arguments.every]
     merges = [(dtype, head_dim) for dtype in _TYPES for head_dim in (64, 100)]
     account = Account(len(chosen) + len(merges))
     for number, problem in enumerate(chosen):

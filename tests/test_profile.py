@@ -204,7 +204,7 @@ def test_profile_runs_one_launch_with_the_clocks_left_alone(on_a_gpu, tmp_path, 
     assert main(["profile", *words, "--warmup", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert found["tensor"] == 61.25
-    assert found["expected"]["plan"]["kernel"] == "sm80_hd64_bfloat16_banded"
+    assert found["expected"]["plan"]["kernel"] == "sm90_hd64_bfloat16_banded"
     assert 0 < found["of_roofline"] < 1
     command = (tmp_path / "command").read_text().split("\n")
     for flag, value in (("--clock-control", "none"), ("--launch-skip", "4"), ("--launch-count", "1"), ("--runs", "5")):

@@ -34,17 +34,15 @@ __device__ __forceinline__ float upper_share(float y) {
   return ptx::reciprocal(1.f + ptx::exp2(y));
 }
 
-// u of ExtrasView::softcap_series. The OR of floats in [2^n, ...) has the exponent bits of 2^n alone where none of them
-// is beyond 2^(n + 1): one instruction for two of them.
-template <class Scores>
-__device__ __forceinline__ bool are_near(const Scores& shifted_squares, const ExtrasView& extras) {
+// u of ExtrasView::softcap_series, of each of kCount products. The OR of floats in [2^n, ...) has the exponent bits of
+// 2^n alone where none of them is beyond 2^(n + 1): one instruction for two of them.
+template <int kCount, class ShiftedSquare>
+__device__ __forceinline__ bool are_near(ShiftedSquare u, const ExtrasView& extras) {
   uint32_t bits[2] = {};
 #pragma unroll
-  for (int i = 0; i < cute::size(shifted_squares); i += 4) {
+  for (int i = 0; i < kCount; i += 4) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      bits[j] |= __float_as_uint(shifted_squares(i + 2 * j)) | __float_as_uint(shifted_squares(i + 2 * j + 1));
-    }
+    for (int j = 0; j < 2; ++j) bits[j] |= __float_as_uint(u(i + 2 * j)) | __float_as_uint(u(i + 2 * j + 1));
   }
   return ((bits[0] | bits[1]) & 0x7f800000u) == extras.softcap_near;
 }
@@ -67,10 +65,16 @@ __device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& sco
     return fmaf(slope_log2, float(8 * (c / 2) + c % 2), row_addend[r]);
   };
   if constexpr (has_softcap(kForm)) {
+    constexpr int kCount = decltype(cute::size(scores))::value;
+    constexpr bool kKept = kCount <= 32;  // as long as registers last; otherwise squares are made twice
     auto squares = cute::make_tensor_like(scores);
-    cute::transform(scores, squares, [&](float s) { return fmaf(s, s, extras.softcap_shift); });
-    float slope = extras.softcap_series[0];
-    int far_rounds = __all_sync(0xffffffffu, are_near(squares, extras)) ? 0 : 1;
+    float shift = extras.softcap_shift, slope = extras.softcap_series[0], bend = extras.softcap_series[1];
+    const auto u = [&](int i) {
+      const float square = fmaf(scores(i), scores(i), shift);
+      if constexpr (kKept) squares(i) = square;
+      return square;
+    };
+    int far_rounds = __all_sync(0xffffffffu, are_near<kCount>(u, extras)) ? 0 : 1;
     ptx::forget_origin(far_rounds);
     // Capped scores are what the cubic then leaves as it is. Not an `if`: ptxas would predicate it, and each tile would
     // take its time.
@@ -79,11 +83,16 @@ __device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& sco
       cute::transform(scores, scores, [&](float s) {
         return fmaf(upper_share(s * extras.softcap_rate), -2.f * extras.softcap_log2, extras.softcap_log2);
       });
-      cute::fill(squares, 0.f);
+      if constexpr (kKept) {
+        cute::fill(squares, 0.f);
+      } else {
+        shift = bend = 0.f;
+      }
       slope = 1.f;
     }
     softmax.template weigh<kSum>(scores, [&](int r, int c) {
-      return fmaf(scores(r, c), fmaf(squares(r, c), extras.softcap_series[1], slope), addend(r, c));
+      const float s = scores(r, c), square = kKept ? squares(r, c) : fmaf(s, s, shift);
+      return fmaf(s, fmaf(square, bend, slope), addend(r, c));
     });
   } else {
     softmax.template weigh<kSum>(scores,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/driver_launch.h"
+#include "cuda/common/family.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/pack.h"
 #include "cuda/common/probs.h"
@@ -12,19 +13,8 @@ namespace flashcute::cuda::sm80 {
 
 template <class C>
 KernelResources resources(int device) {
-  const DeviceGuard guard(device);
-  check(cudaFuncSetAttribute(attention_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             int(sizeof(typename C::SharedStorage))),
-        "cudaFuncSetAttribute");
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, attention_kernel<C>), "cudaFuncGetAttributes");
-  KernelResources result;
-  result.registers = attributes.numRegs;
-  result.local_memory = attributes.localSizeBytes;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&result.blocks_per_multiprocessor, attention_kernel<C>,
-                                                      C::kThreads, sizeof(typename C::SharedStorage)),
-        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return result;
+  return resources_of(reinterpret_cast<const void*>(&attention_kernel<C>), C::kThreads,
+                      sizeof(typename C::SharedStorage), device);
 }
 
 template <class C>

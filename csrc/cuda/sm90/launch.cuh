@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/driver_launch.h"
+#include "cuda/common/family.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/pack.h"
 #include "cuda/common/probs.h"
@@ -12,33 +13,23 @@ namespace flashcute::cuda::sm90 {
 
 template <class C>
 KernelResources resources(int device) {
-  const DeviceGuard guard(device);
-  check(cudaFuncSetAttribute(attention_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             int(sizeof(typename C::SharedStorage))),
-        "cudaFuncSetAttribute");
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, attention_kernel<C>), "cudaFuncGetAttributes");
-  KernelResources result;
-  result.registers = attributes.numRegs;
-  result.local_memory = attributes.localSizeBytes;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&result.blocks_per_multiprocessor, attention_kernel<C>,
-                                                      C::kThreads, sizeof(typename C::SharedStorage)),
-        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return result;
+  return resources_of(reinterpret_cast<const void*>(&attention_kernel<C>), C::kThreads,
+                      sizeof(typename C::SharedStorage), device);
 }
 
 template <class C>
 void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
   if (plan.grid == 0) return;
-  run_packing(problem, plan, buffers, workspace, static_cast<cudaStream_t>(stream));
+  const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
+  if (plan.workspace != 0) run_packing(problem, plan, buffers, workspace, cuda_stream);
   KernelParams given = make_kernel_params(problem, plan, buffers, workspace, C::kChunk, C::kRowsPerWarpgroup);
   if (given.ticket != nullptr) {
     const DeviceGuard guard(problem.device_id);
-    check(cudaMemsetAsync(given.ticket, 0, sizeof(unsigned), static_cast<cudaStream_t>(stream)), "cudaMemsetAsync");
+    check(cudaMemsetAsync(given.ticket, 0, sizeof(unsigned), cuda_stream), "cudaMemsetAsync");
   }
   static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
-  kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &given, static_cast<cudaStream_t>(stream));
-  if (buffers.probs != nullptr) run_probs(problem, given.params, buffers.probs, static_cast<cudaStream_t>(stream));
+  kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &given, cuda_stream);
+  if (buffers.probs != nullptr) run_probs(problem, given.params, buffers.probs, cuda_stream);
 }
 
 template <class C>

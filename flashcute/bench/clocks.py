@@ -1,4 +1,5 @@
-"""Timing in turns. One round calls every contestant once, so that clocks, heat and neighbours hit all alike."""
+"""Timing in turns. One round calls every contestant once, and each round begins with another, so that clocks, heat,
+neighbours and the call before hit all alike."""
 
 from __future__ import annotations
 
@@ -48,6 +49,12 @@ def replayed(contestant: Contestant) -> Contestant:
     return Contestant(graph.replay)
 
 
+def _turned(contestants: dict[str, Contestant], turn: int) -> list[tuple[str, Contestant]]:
+    entries = list(contestants.items())
+    first = turn % len(entries)
+    return entries[first:] + entries[:first]
+
+
 def gpu_seconds(contestants: dict[str, Contestant], rounds: int) -> dict[str, list[float]]:
     """Times of each call by events on the current stream, L2 overwritten before each call."""
     flush = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
@@ -55,8 +62,8 @@ def gpu_seconds(contestants: dict[str, Contestant], rounds: int) -> dict[str, li
     for contestant in contestants.values():
         contestant.before()
         contestant.call()
-    for _ in range(rounds):
-        for name, contestant in contestants.items():
+    for turn in range(rounds):
+        for name, contestant in _turned(contestants, turn):
             contestant.before()
             flush.zero_()
             pair = (_cuda.Event(enable_timing=True), _cuda.Event(enable_timing=True))
@@ -81,7 +88,7 @@ def cpu_seconds(contestants: dict[str, Contestant], rounds: int | None) -> dict[
     slowest = max(seconds(contestant) for contestant in contestants.values())
     rounds = rounds or min(30, max(5, int(1.0 / (slowest * len(contestants)))))
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, contestant in contestants.items():
+    for turn in range(rounds):
+        for name, contestant in _turned(contestants, turn):
             times[name].append(seconds(contestant))
     return times

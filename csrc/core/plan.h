@@ -19,6 +19,7 @@ struct Plan {
   int block_m = 0, block_n = 0;                 // query and key rows of a tile
   int threads = 0;                              // CPU: worker threads at most; GPU: threads of a CTA
   int64_t grid = 0;                             // CPU: independent tiles; GPU: CTAs
+  int heads_per_group = 0;                      // GPU: heads whose tiles are taken together (scheduler.cuh)
   size_t shared_memory = 0;                     // GPU: bytes a CTA
   size_t workspace = 0;                         // bytes, a multiple of 256, the sum of all below
   Staging q, k, v;                              // GPU: tensors that lack 16-byte alignment

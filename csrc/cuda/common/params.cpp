@@ -7,9 +7,6 @@
 namespace flashcute::cuda {
 namespace {
 
-// Keys and values of one group of heads stay in L2 together: an A100 has 40 MB, an H100 50 MB, half of it near an SM.
-constexpr int64_t kGroupBytes = 16 << 20;
-
 constexpr double kLog2eDouble = 1.4426950408889634;
 
 Operand operand_of(const void* data, const Strides& strides) {
@@ -74,11 +71,8 @@ bool whole_vectors(const Problem& p) {
 }
 
 ScheduleView schedule_of(const Problem& p, const Plan& plan) {
-  const int64_t heads = heads_with_tiles(p);
-  const int64_t kv_bytes = std::max<int64_t>(1, p.seq_k * (p.head_dim + p.head_dim_v) * size_of(p.dtype));
-  const int64_t together = std::max<int64_t>(1, kGroupBytes / kv_bytes) * p.group();
-  return {static_cast<int>(tiles_of_head(p, plan.block_m)), static_cast<int>(heads),
-          static_cast<int>(std::min(heads, together))};
+  return {static_cast<int>(tiles_of_head(p, plan.block_m)), static_cast<int>(heads_with_tiles(p)),
+          plan.heads_per_group};
 }
 
 ExtrasView extras_of(const Problem& p, const Buffers& b) {

@@ -94,16 +94,22 @@ struct RowSoftmax {
   // Weights are 2^exponent(r, c), in which the row's reference is subtracted. kSum: the LSE is wanted.
   template <bool kSum, class Scores, class Exponent>
   __device__ __forceinline__ void weigh(Scores& scores, Exponent exponent) {
+    weigh<kSum, 0, decltype(cute::size<1>(scores))::value>(scores, exponent);
+  }
+
+  // Those of columns [kBegin, kEnd); for the LSE they count `factor` times.
+  template <bool kSum, int kBegin, int kEnd, class Scores, class Exponent>
+  __device__ __forceinline__ void weigh(Scores& scores, Exponent exponent, float factor = 1.f) {
     static_assert(decltype(cute::size<0>(scores))::value == kRows);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float tile_sum = 0.f;  // first: added to a long row's sum one by one, equal weights would all round the same way
 #pragma unroll
-      for (int c = 0; c < cute::size<1>(scores); ++c) {
+      for (int c = kBegin; c < kEnd; ++c) {
         scores(r, c) = ptx::exp2(exponent(r, c));
         if constexpr (kSum) tile_sum += scores(r, c);
       }
-      if constexpr (kSum) sum[r] += tile_sum;
+      if constexpr (kSum) sum[r] = fmaf(tile_sum, factor, sum[r]);
     }
   }
 
@@ -116,10 +122,11 @@ struct RowSoftmax {
   template <class Output>
   __device__ __forceinline__ bool failed(int r, const Output& output, float denominator) const {
     constexpr float kLow = std::is_same_v<Element, cutlass::half_t> ? 0.5f : 0x1p-24f, kHigh = 0x1p100f;
-    float poison = 0.f;
+    float poison[4] = {};  // four chains: one would wait for itself
 #pragma unroll
-    for (int c = 0; c < cute::size<1>(output); ++c) poison = fmaf(output(r, c), 0.f, poison);
-    return !(poison == 0.f) || (reference[r] != -INFINITY && !(denominator >= kLow && denominator <= kHigh));
+    for (int c = 0; c < cute::size<1>(output); ++c) poison[c % 4] = fmaf(output(r, c), 0.f, poison[c % 4]);
+    return !(poison[0] + poison[1] + poison[2] + poison[3] == 0.f) ||
+           (reference[r] != -INFINITY && !(denominator >= kLow && denominator <= kHigh));
   }
 
   // Adds a sink (natural units) to both sums; the row's output must be multiplied by the result.

@@ -19,18 +19,19 @@ using namespace cute;
 struct TileShape {
   int warpgroups;  // of the math; each has 64 query rows
   int block_n, stages;
-  bool ordered;  // warpgroups take turns at the tensor cores
+  bool ordered;       // warpgroups take turns at the tensor cores
+  int early_columns;  // of a thread, weighed while the product before is under way
 };
 
 // By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
 // thread's registers with some 30 to spare, K and V with their stages shared memory.
 constexpr TileShape tile_shape(int head_dim, MaskClass mask) {
   const bool full = mask == MaskClass::kFull;
-  if (head_dim <= 64) return {3, 128, 4, true};
-  if (head_dim <= 96) return {2, 128, 3, true};
-  if (head_dim <= 128) return {2, full ? 176 : 128, 2, true};
-  if (head_dim <= 192) return {2, 112, 2, false};
-  return {2, 80, 2, false};
+  if (head_dim <= 64) return {3, 128, 4, true, 0};
+  if (head_dim <= 96) return {2, 128, 3, true, 16};
+  if (head_dim <= 128) return {2, full ? 176 : 128, 2, true, full ? 20 : 16};
+  if (head_dim <= 192) return {2, 112, 2, false, 12};
+  return {2, 80, 2, false, 8};
 }
 
 enum class WorkKind {
@@ -40,13 +41,19 @@ enum class WorkKind {
   kEnd,
 };
 
+// Key tiles [begin, end) of which a row sees something, and those that every row sees whole.
+struct TileRange {
+  int begin, end, plain_begin, plain_end;
+};
+
 // What the warpgroups have to do next. Only the producer looks at lengths on the device: they may change meanwhile, and
 // warps must not disagree about them.
+template <int kWarpgroups>
 struct Work {
   WorkKind kind;
   TileIndex tile;
   Member member;
-  KeyRange range;  // of all the tile's rows
+  TileRange range, own[kWarpgroups];  // of all the tile's rows, and of each warpgroup's
 };
 
 template <class Element_, int kHeadDim_, MaskClass kMask_, TileKind kKind = TileKind::kUsual>
@@ -63,6 +70,7 @@ struct Config {
   static constexpr int kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup, kBlockN = kTile.block_n;
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOrdered = kTile.ordered;
+  static constexpr int kEarlyColumns = kTile.early_columns;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
   // Of a thread: together no more than the 65536 of a multiprocessor.
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32, kMathRegisters = kWarpgroups == 2 ? 232 : 160;
@@ -110,8 +118,9 @@ struct Config {
     // Work and queries share a phase; there are two places for work, since that of a tile is read to its end, and its
     // queries are free, and the next ones under way, before.
     ptx::Barrier queries_full, queries_empty, tail_full;
+    ptx::Barrier over;  // its wait is over: mainloop.cuh
     ptx::Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-    Work work[2];
+    Work<kWarpgroups> work[2], planned;
     uint32_t failed_rows[2][kMathWarps];        // one bit a row: what the producer must offer again
     uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
   };

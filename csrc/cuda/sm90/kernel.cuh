@@ -16,6 +16,7 @@ CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorag
     ptx::init(shared.queries_full, 1);
     ptx::init(shared.queries_empty, C::kMathWarps);
     ptx::init(shared.tail_full, 1);
+    ptx::init(shared.over, 1);
     for (int i = 0; i < C::kStages; ++i) {
       ptx::init(shared.k_full[i], 1);
       ptx::init(shared.v_full[i], 1);

@@ -22,6 +22,19 @@ Strides as_read(const Strides& strides, const Staging& staging) {
   return staging.size == 0 ? strides : Strides{staging.batch, staging.head, staging.row};
 }
 
+bool equal_tiles(const KernelInfo& kernel, const Problem& p) {
+  return kernel.mask == MaskClass::kFull && !p.packed() && p.seq_q % kernel.block_m == 0;
+}
+
+// CTAs at work at a time, dealt out over few heads, read the same keys from L2. Of unequal tiles the heaviest must go
+// first, in groups large enough that the last one's end together, and of nearly one size.
+int heads_per_group(const Problem& p, bool equal) {
+  if (equal) return 1;
+  constexpr int64_t kHeads = 16;  // by measurement: docs/perf-log.md
+  const int64_t heads = heads_with_tiles(p), groups = std::max<int64_t>(1, heads / kHeads);
+  return static_cast<int>((heads + groups - 1) / groups);
+}
+
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
@@ -47,7 +60,9 @@ void plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts& facts, 
   plan_packing(p, plan);
   const int64_t tiles = tiles_of(kernel, p);
   plan.grid = std::min<int64_t>(tiles, facts.multiprocessors);
-  if (tiles > plan.grid && (kernel.mask == MaskClass::kBanded || p.packed())) {  // tiles of unequal weight
+  const bool equal = equal_tiles(kernel, p);
+  plan.heads_per_group = heads_per_group(p, equal);
+  if (tiles > plan.grid && !equal) {
     plan.scratch_offset = plan.workspace;
     plan.scratch_size = kScratchBytes;
     plan.workspace += plan.scratch_size;

@@ -42,7 +42,7 @@ class Mainloop {
 
   CUTE_DEVICE void run() {
     reset();
-    const KeyRange own = own_range();
+    const TileRange own = own_range();
     const int begin = ptx::uniform(range().begin), end = ptx::uniform(range().end);
     if (own.begin >= own.end) {
       release_queries();
@@ -50,7 +50,7 @@ class Mainloop {
       return;
     }
     pass_over(begin, own.begin);
-    seed(own.begin, own.end);
+    seed(own.begin, own.end, own.plain_begin <= own.begin && own.begin < own.plain_end);
     const bool sums = params_.lse.data != nullptr;
     int n = own.begin + 1;
     for (const int seeds_end = min(own.plain_begin, own.end); C::kBanded && n < seeds_end; ++n) {
@@ -92,8 +92,8 @@ class Mainloop {
   }
 
  private:
-  CUTE_DEVICE const Work& work() const { return shared_.work[slot()]; }
-  CUTE_DEVICE const KeyRange& range() const { return work().range; }
+  CUTE_DEVICE const Work<C::kWarpgroups>& work() const { return shared_.work[slot()]; }
+  CUTE_DEVICE const TileRange& range() const { return work().range; }
   CUTE_DEVICE int warpgroup() const { return warpgroup_; }
   CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
 
@@ -130,11 +130,8 @@ class Mainloop {
   }
 
   // The tiles that this warpgroup's rows see.
-  CUTE_DEVICE KeyRange own_range() const {
-    const int first = first_row() + warpgroup() * C::kRowsPerWarpgroup;
-    const int last = min(first + C::kRowsPerWarpgroup, member().len_q) - 1;
-    if (ptx::uniform(first > last)) return {};
-    const KeyRange own = key_range<kBlockN>(row_band<C::kBanded>(params_.band, member(), first, last));
+  CUTE_DEVICE TileRange own_range() const {
+    const TileRange& own = work().own[warpgroup()];
     return {ptx::uniform(own.begin), ptx::uniform(own.end), ptx::uniform(own.plain_begin), ptx::uniform(own.plain_end)};
   }
 
@@ -150,7 +147,7 @@ class Mainloop {
   }
 
   // The first tile, whose maxima are the references of those that follow.
-  CUTE_DEVICE void seed(int n, int end) {
+  CUTE_DEVICE void seed(int n, int end, bool plain) {
     typename C::ScoreFragment scores;
     await_keys();
     await_turn();
@@ -161,7 +158,7 @@ class Mainloop {
     release_keys();
     if (n + 1 == end) release_queries();
     Tensor rows = rows_and_columns(scores);
-    mask_scores(rows, n);
+    if (!plain) mask_scores(rows, n);
     raise_and_weigh(rows, params_.scale_log2);
     round_weights<C>(scores, weights_, denominators);
   }
@@ -185,18 +182,39 @@ class Mainloop {
     Tensor rows = rows_and_columns(scores);
     if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
     if constexpr (kStep == Step::kOnline) {
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(output);
+      end_values();
       raise_and_weigh(rows, params_.scale_log2);
-    } else {
-      softmax.template weigh<kSum>(
-          rows, [&](int r, int c) { return fmaf(rows(r, c), params_.scale_log2, -softmax.reference[r]); });
-      // ptxas moves most exponentials below this wait; both orders forced by hand lost (docs/perf-log.md)
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(output);
+      round_weights<C>(scores, weights_, denominators);
+      return;
     }
+    constexpr bool kCuts = kCutsWeights<Element>;
+    const auto exponent = [&](int r, int c) {
+      return fmaf(rows(r, c), params_.scale_log2, (kCuts ? kCutLiftLog2 : 0.f) - softmax.reference[r]);
+    };
+    const float factor = kCuts ? 1 / kCutLift : 1.f;
+    constexpr int kEarly = C::kEarlyColumns, kAll = kBlockN / 4;
+    softmax.template weigh<kSum, 0, kEarly>(rows, exponent, factor);
+    if constexpr (kCuts) sum_weights<C, 0, kEarly>(scores, denominators);
+    if constexpr (kEarly != 0) {
+      // Left alone, ptxas puts nearly all of the weights after the product. A wait for what is over, which it takes for
+      // a place to branch, holds these before.
+      warpgroup_fence_operand(scores);
+      ptx::wait(shared_.over, 1);
+    }
+    end_values();
+    softmax.template weigh<kSum, kEarly, kAll>(rows, exponent, factor);
+    if constexpr (kCuts) {
+      sum_weights<C, kEarly, kAll>(scores, denominators);
+      join_weights<C>(scores, weights_);
+    } else {
+      round_weights<C>(scores, weights_, denominators);
+    }
+  }
+
+  CUTE_DEVICE void end_values() {
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(output);
     release_values();
-    round_weights<C>(scores, weights_, denominators);
   }
 
   // scores: (rows, columns)

@@ -17,66 +17,90 @@ class Producer {
 
   // All lanes of one warp call it.
   CUTE_DEVICE void run() {
-    unsigned place = blockIdx.x;
-    while (place < given_.tiles) {
-      const unsigned next = draw();  // under the loads of this tile, which take longer
-      const Work work = plan(place);
-      if (work.kind == WorkKind::kTile) offer(work);
-      place = __shfl_sync(0xffffffffu, next, 0);
-    }
-    offer(Work{WorkKind::kNothing, {}, {}, {}});
-    offer(Work{WorkKind::kEnd, {}, {}, {}});
+    drawn_ = blockIdx.x;
+    plan_next();
+    while (planned_ == WorkKind::kTile) offer(WorkKind::kTile);  // which plans the next
+    offer(WorkKind::kNothing);
+    offer(WorkKind::kEnd);
   }
 
  private:
-  // The place of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.
-  CUTE_DEVICE unsigned draw() {
-    if (given_.ticket == nullptr) return blockIdx.x + ++rounds_ * gridDim.x;
-    return elected_ ? gridDim.x + atomicAdd(given_.ticket, 1u) : 0u;
+  using Work = sm90::Work<C::kWarpgroups>;
+
+  // Of the position drawn. The plan waits in shared memory: this warp has few registers.
+  CUTE_DEVICE void plan_next() {
+    Work& work = shared_.planned;
+    while (true) {
+      const unsigned position = __shfl_sync(0xffffffffu, drawn_, 0);
+      planned_ = WorkKind::kEnd;
+      if (position >= given_.tiles) return;
+      const TileIndex tile = tile_of_block<C::kBlockM>(params_, position);
+      const Member member = member_of(params_, tile.batch);
+      const int begin = tile.m * C::kBlockM, end = min(begin + C::kBlockM, member.len_q);
+      if (tile.m < 0 || begin >= end) {  // a place without a tile
+        draw();
+        continue;
+      }
+      planned_ = WorkKind::kTile;
+      if (elected_) {
+        work.tile = tile;
+        work.member = member;
+        work.range = tiles_seen(member, begin, end);
+      }
+      const int own = begin + lane() * C::kRowsPerWarpgroup;
+      if (lane() < C::kWarpgroups) {
+        work.own[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : TileRange{};
+      }
+      __syncwarp();
+      return;
+    }
   }
 
-  CUTE_DEVICE Work plan(unsigned place) const {
-    Work work{WorkKind::kNothing, tile_of_block<C::kBlockM>(params_, place), {}, {}};
-    work.member = member_of(params_, work.tile.batch);
-    const int first_row = work.tile.m * C::kBlockM, last_row = min(first_row + C::kBlockM, work.member.len_q) - 1;
-    if (work.tile.m < 0 || first_row > last_row) return work;
-    work.kind = WorkKind::kTile;
-    work.range = key_range<C::kBlockN>(row_band<C::kBanded>(params_.band, work.member, first_row, last_row));
-    return work;
+  // The position of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.
+  CUTE_DEVICE void draw() {
+    if (given_.ticket == nullptr) {
+      drawn_ += gridDim.x;
+    } else if (elected_) {
+      drawn_ = gridDim.x + atomicAdd(given_.ticket, 1u);
+    }
   }
 
-  CUTE_DEVICE void offer(const Work& work) {
+  // By rows [begin, end).
+  CUTE_DEVICE TileRange tiles_seen(const Member& member, int begin, int end) const {
+    const BandTiles tiles = tiles_of<C::kBlockN>(row_band<C::kBanded>(params_.band, member, begin, end - 1));
+    return {tiles.any_begin, tiles.any_end, tiles.all_begin, tiles.all_end};
+  }
+
+  CUTE_DEVICE void offer(WorkKind kind) {
     await_queries();
     while (failed()) {
-      Work again = shared_.work[items_ % 2];
-      again.kind = WorkKind::kCareful;
-      load(again);
+      load(WorkKind::kCareful);
       await_queries();
     }
-    load(work);
+    Work& work = shared_.work[items_ % 2];
+    for (int i = lane(); i < int(sizeof(Work) / sizeof(int)); i += 32) {
+      reinterpret_cast<int*>(&work)[i] = reinterpret_cast<const int*>(&shared_.planned)[i];
+    }
+    load(kind);
   }
 
-  // The math is done with the item before.
+  // The math is done with the queries of the item before.
   CUTE_DEVICE void await_queries() const {
     if (items_ > 0) ptx::wait(shared_.queries_empty, (items_ - 1) % 2);
   }
 
-  // Did a row of the item before that fail?
+  // Did a row of the item but one before fail?
   CUTE_DEVICE bool failed() const {
-    const int lane = threadIdx.x % 32;
-    return __any_sync(0xffffffffu, lane < C::kMathWarps && shared_.failed_rows[items_ % 2][lane] != 0);
+    return __any_sync(0xffffffffu, lane() < C::kMathWarps && shared_.failed_rows[items_ % 2][lane()] != 0);
   }
 
-  CUTE_DEVICE void load(const Work& work) {
-    __syncwarp();  // every lane has looked at the item whose place this one takes
-    if (elected_) shared_.work[items_ % 2] = work;
+  // An item of that kind, of the work in its place.
+  CUTE_DEVICE void load(WorkKind kind) {
+    Work& work = shared_.work[items_++ % 2];
+    const bool tile = kind == WorkKind::kTile, loads = tile || kind == WorkKind::kCareful;
     __syncwarp();
-    load_tile(shared_.work[items_++ % 2]);
-  }
-
-  CUTE_DEVICE void load_tile(const Work& work) {
-    const bool loads = work.kind == WorkKind::kTile || work.kind == WorkKind::kCareful;
     if (elected_) {
+      work.kind = kind;
       if (loads) {
         ptx::arrive_expecting(shared_.queries_full, C::kQueryBytes);
         load_queries(work);
@@ -84,12 +108,19 @@ class Producer {
         ptx::arrive(shared_.queries_full);
       }
     }
-    if (!loads || work.range.begin >= work.range.end) return;
-    load_keys(work, work.range.begin);
-    for (int n = work.range.begin; n < work.range.end; ++n) {
-      if (n + 1 < work.range.end) load_keys(work, n + 1);
+    if (!loads) return;
+    const int begin = work.range.begin, end = work.range.end;
+    // Drawn late, lest this CTA hold a tile that another could begin; the answer comes under the last loads.
+    const int drawing = max(begin, end - 2);
+    if (begin < end) load_keys(work, begin);
+    for (int n = begin; n < end; ++n) {
+      if (tile && n == drawing) draw();
+      if (n + 1 < end) load_keys(work, n + 1);
       load_values(work, n);
     }
+    if (!tile) return;
+    if (begin >= end) draw();
+    plan_next();
   }
 
   CUTE_DEVICE void load_queries(const Work& work) const {
@@ -138,7 +169,7 @@ class Producer {
     __syncwarp();
     ptx::wait(shared_.tail_full, tails_++ % 2);
     constexpr int kVectors = C::kChunk / 8;  // of a row of a chunk; a swizzle stays within the row
-    for (int i = max(rows, 0) * kVectors + int(threadIdx.x % 32); i < C::kBlockN * kVectors; i += 32) {
+    for (int i = max(rows, 0) * kVectors + lane(); i < C::kBlockN * kVectors; i += 32) {
       CUTE_UNROLL
       for (int chunk = 0; chunk < C::kChunks; ++chunk) {
         reinterpret_cast<uint4*>(v + chunk * C::kBlockN * C::kChunk)[i] = uint4{};
@@ -166,11 +197,15 @@ class Producer {
     }
   }
 
+  CUTE_DEVICE int lane() const { return threadIdx.x % 32; }
+
   const KernelParams& given_;
   const Params& params_;
   typename C::SharedStorage& shared_;
   const bool elected_;
-  uint32_t items_ = 0, tails_ = 0, rounds_ = 0;
+  WorkKind planned_ = WorkKind::kEnd;  // what `planned` is
+  unsigned drawn_ = 0;                 // in the first lane
+  uint32_t items_ = 0, tails_ = 0;
   StageIndex<C::kStages> k_, v_;
 };
 

@@ -109,7 +109,7 @@ struct RowSoftmax {
         scores(r, c) = ptx::exp2(exponent(r, c));
         if constexpr (kSum) tile_sum += scores(r, c);
       }
-      if constexpr (kSum) sum[r] = fmaf(tile_sum, factor, sum[r]);
+      if constexpr (kSum) sum[r] += tile_sum * factor;
     }
   }
 

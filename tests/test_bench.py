@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -53,6 +54,17 @@ def test_bench_measures_in_turns(benched, mode):
             assert row["reason"]
     peers = [row for row in saved["rows"] if row["library"] == "SDPA" and row["status"] == "ok"]
     assert len(peers) >= len(ours) / 3
+
+
+def test_each_round_begins_with_another():
+    pytest.importorskip("torch")
+    from flashcute.bench import clocks
+
+    called: list[str] = []
+    contestants = {name: clocks.Contestant(functools.partial(called.append, name)) for name in "abc"}
+    times = clocks.cpu_seconds(contestants, 4)
+    assert "".join(called) == "abc" + "abc" + "bca" + "cab" + "abc", "one untimed round, then four"
+    assert {name: len(seconds) for name, seconds in times.items()} == dict.fromkeys("abc", 4)
 
 
 def test_bench_counts_the_true_work(benched):

@@ -25,11 +25,10 @@ struct TileShape {
 
 // By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
 // thread's registers with some 30 to spare, K and V with their stages shared memory.
-constexpr TileShape tile_shape(int head_dim, MaskClass mask) {
-  const bool full = mask == MaskClass::kFull;
+constexpr TileShape tile_shape(int head_dim) {
   if (head_dim <= 64) return {3, 128, 4, true, 0};
   if (head_dim <= 96) return {2, 128, 3, true, 16};
-  if (head_dim <= 128) return {2, full ? 176 : 128, 2, true, full ? 20 : 16};
+  if (head_dim <= 128) return {2, 128, 2, true, 16};
   if (head_dim <= 192) return {2, 112, 2, false, 12};
   return {2, 80, 2, false, 8};
 }
@@ -64,7 +63,7 @@ struct Config {
   static constexpr bool kBanded = kMask != MaskClass::kFull;
   static_assert(kKind == TileKind::kUsual && kMask != MaskClass::kAny);
 
-  static constexpr TileShape kTile = tile_shape(kHeadDim, kMask);
+  static constexpr TileShape kTile = tile_shape(kHeadDim);
   static constexpr int kWarpgroups = kTile.warpgroups, kMathWarps = 4 * kWarpgroups, kMathThreads = 32 * kMathWarps;
   static constexpr int kThreads = kMathThreads + 128;  // and the producer
   static constexpr int kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup, kBlockN = kTile.block_n;
@@ -85,8 +84,13 @@ struct Config {
       std::conditional_t<kChunk == 64, GMMA::Layout_MN_SW128_Atom<Element>, GMMA::Layout_MN_SW64_Atom<Element>>;
   using LayoutQ = decltype(tile_to_shape(AtomK{}, Shape<Int<kRowsPerWarpgroup>, Int<kHeadDim>>{}));  // (64, D)
   using LayoutKV = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));           // (BLOCK_N, D)
-  using LayoutVt =
-      decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDim>, Int<kBlockN>>{}, Step<_2, _1>{}));  // (D, BLOCK_N)
+  // The tensor cores sum a row's weights too, where an instruction has room for 8 more columns: beside V's channels
+  // lies a chunk of ones, of which they take the first 8.
+  static constexpr bool kSums = kHeadDim + 8 <= 256;
+  static constexpr int kColumns = kHeadDim + (kSums ? 8 : 0),
+                       kOnes = kSums ? kBlockN * kChunk : 0;  // of the output; in shared memory
+  using LayoutVt = decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDim + (kSums ? kChunk : 0)>, Int<kBlockN>>{},
+                                          Step<_2, _1>{}));  // (D and the ones, BLOCK_N)
   static_assert(cosize_v<LayoutQ> == kRowsPerWarpgroup * kHeadDim && cosize_v<LayoutKV> == kBlockN * kHeadDim);
 
   // A warpgroup's products: Q from shared memory, weights from registers.
@@ -94,17 +98,17 @@ struct Config {
       decltype(make_tiled_mma(GMMA::ss_op_selector<Element, Element, float, Shape<_64, Int<kBlockN>, Int<kHeadDim>>,
                                                    GMMA::Major::K, GMMA::Major::K>()));
   using MmaValues =
-      decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kHeadDim>, Int<kBlockN>>,
+      decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kColumns>, Int<kBlockN>>,
                                                    GMMA::Major::K, GMMA::Major::MN>()));
   static_assert(size(MmaScores{}) == 128 && size(MmaValues{}) == 128);
-  // One instruction is as wide as the tile. Tiles of 80, 112 or 176 keys take CuTe's full list of shapes, which the
-  // build asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
-  static_assert(tile_size<1>(MmaScores{}) == kBlockN && tile_size<1>(MmaValues{}) == kHeadDim);
+  // One instruction is as wide as the tile. Tiles of 80 or 112 keys and sums beside the output take CuTe's full list of
+  // shapes, which the build asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
+  static_assert(tile_size<1>(MmaScores{}) == kBlockN && tile_size<1>(MmaValues{}) == kColumns);
 
   // (MMA = (2, 2, N / 8), MMA_M = 1, MMA_N = 1)
   using ScoreFragment = decltype(partition_fragment_C(MmaScores{}, Shape<_64, Int<kBlockN>>{}));
-  using OutputFragment = decltype(partition_fragment_C(MmaValues{}, Shape<_64, Int<kHeadDim>>{}));
-  static_assert(size(ScoreFragment{}) == kBlockN / 2 && size(OutputFragment{}) == kHeadDim / 2);
+  using OutputFragment = decltype(partition_fragment_C(MmaValues{}, Shape<_64, Int<kColumns>>{}));
+  static_assert(size(ScoreFragment{}) == kBlockN / 2 && size(OutputFragment{}) == kColumns / 2);
   // The scores' registers, rounded, are the A operand: (MMA = (2, 2, 2), MMA_M = 1, MMA_K = BLOCK_N / 16)
   using WeightFragment = decltype(make_tensor<Element>(
       Layout<Shape<Shape<_2, _2, _2>, _1, Int<kBlockN / 16>>, Stride<Stride<_1, _2, _4>, _0, _8>>{}));
@@ -114,7 +118,8 @@ struct Config {
 
   struct SharedStorage {
     cute::array_aligned<Element, cosize_v<LayoutQ>, 1024> q[kWarpgroups];
-    cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages], v[kStages];
+    cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages];
+    cute::array_aligned<Element, cosize_v<LayoutKV> + kOnes, 1024> v[kStages];
     // Work and queries share a phase; there are two places for work, since that of a tile is read to its end, and its
     // queries are free, and the next ones under way, before.
     ptx::Barrier queries_full, queries_empty, tail_full;

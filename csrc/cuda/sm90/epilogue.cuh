@@ -28,12 +28,12 @@ class Epilogue {
 
   // careful: the second time, for the rows that failed the first.
   CUTE_DEVICE void store(bool careful) {
-    Tensor rows = rows_and_columns(loop_.output);  // (2, D / 4)
+    Tensor rows = rows_and_columns(loop_.output);  // (2, D / 4, and one pair more for the sums)
     float denominator[2];
     uint32_t failed = 0;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      denominator[r] = quad_reduce(loop_.denominators(r), [](float a, float b) { return a + b; });
+      denominator[r] = loop_.denominator(r);
       const bool lost = loop_.softmax.failed(r, rows, denominator[r]) && loop_.row(r) < loop_.member().len_q;
       failed |= uint32_t(lost && (denominator[r] != 0.f || loop_.sees_any(r))) << (threadIdx.x % 32 / 4 + 8 * r);
     }
@@ -72,7 +72,7 @@ class Epilogue {
     const float factor = denominator == 0.f ? 0.f : 1.f / denominator;
     const bool empty = denominator == 0.f && !careful;  // or it failed: NaNs are of keys that it does not see
     CUTE_UNROLL
-    for (int c = 0; c < size<1>(rows); ++c) rows(r, c) = empty ? 0.f : rows(r, c) * factor;
+    for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) = empty ? 0.f : rows(r, c) * factor;
   }
 
   CUTE_DEVICE void write(const bool (&writes)[2]) {

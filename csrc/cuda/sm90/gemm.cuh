@@ -29,14 +29,18 @@ CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, const typename 
   warpgroup_commit_batch();
 }
 
-// output += weights V
+// output += weights V, and their sums beside it where the tensor cores make them.
 template <class C>
 CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::WeightFragment& weights,
                               const typename C::Element* v) {
+  using Element = typename C::Element;
   typename C::MmaValues mma;
-  const auto thr_mma = mma.get_slice(threadIdx.x % 128);
-  Tensor sVt = make_tensor(make_smem_ptr(v), typename C::LayoutVt{});  // (D, BLOCK_N)
-  Tensor tOrV = thr_mma.partition_fragment_B(sVt);                     // (MMA, MMA_N = 1, MMA_K)
+  Tensor sVt = make_tensor(make_smem_ptr(v), typename C::LayoutVt{});  // (D and the ones, BLOCK_N)
+  // Of 16 keys, and from there on: partition_fragment_B would want whole chunks of columns
+  Tensor sVt_keys = local_tile(sVt, Shape<Int<size<0>(typename C::LayoutVt{})>, _16>{}, make_coord(_0{}, _0{}));
+  constexpr int kStep = 16 * C::kChunk * sizeof(Element) / sizeof(uint128_t);
+  Tensor tOrV = make_tensor(SM90::GMMA::DescriptorIterator{SM90::GMMA::make_gmma_desc<SM90::GMMA::Major::MN>(sVt_keys)},
+                            Shape<_1, _1, Int<C::kBlockN / 16>>{}, Stride<_0, _0, Int<kStep>>{});  // (MMA, 1, MMA_K)
   CUTE_STATIC_ASSERT_V(size<2>(tOrV) == size<2>(weights));
   warpgroup_fence_operand(output);
   warpgroup_fence_operand(weights);
@@ -46,12 +50,20 @@ CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::We
   warpgroup_commit_batch();
 }
 
-// The weights as the tensor cores see them, and their sums, each row's own: a word holds two of one row, and rows
-// alternate. denominators: (rows = 2)
+template <class C>
+CUTE_DEVICE void pack_weights(const typename C::ScoreFragment& scores, typename C::WeightFragment& weights) {
+  Tensor words = recast<uint32_t>(weights);
+  CUTE_UNROLL
+  for (int i = 0; i < size(words); ++i) words(i) = ptx::pack<typename C::Element>(scores(2 * i), scores(2 * i + 1));
+}
+
+// The weights as the tensor cores see them, and their sums where those do not make them, each row's own: a word holds
+// two of one row, and rows alternate. denominators: (rows = 2)
 template <class C, class Denominators>
 CUTE_DEVICE void round_weights(const typename C::ScoreFragment& scores, typename C::WeightFragment& weights,
                                Denominators& denominators) {
   using Element = typename C::Element;
+  if constexpr (C::kSums) return pack_weights<C>(scores, weights);
   Tensor words = recast<uint32_t>(weights);
   float low[2] = {}, high[2] = {};
   CUTE_UNROLL
@@ -68,8 +80,8 @@ CUTE_DEVICE void round_weights(const typename C::ScoreFragment& scores, typename
 // The same in parts, of which only the last needs the weights' registers: sum_weights() of every column, then
 // join_weights(). A bfloat16 is the upper half of a float, and cutting a float there costs no more than taking a word
 // apart; with weights kCutLift times as large, no weight is off by more than a rounded one may be.
-template <class Element>
-inline constexpr bool kCutsWeights = std::is_same_v<Element, cutlass::bfloat16_t>;
+template <class C>
+inline constexpr bool kCutsWeights = !C::kSums && std::is_same_v<typename C::Element, cutlass::bfloat16_t>;
 inline constexpr float kCutLift = 1.f + 0x1p-8f, kCutLiftLog2 = 0.0056245492f;
 
 // Of columns [kBegin, kEnd), multiples of 2.

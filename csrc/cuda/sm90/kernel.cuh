@@ -28,6 +28,11 @@ CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorag
     }
     ptx::fence_init();
   }
+  for (auto& v : shared.v) {
+    for (int i = threadIdx.x; i < C::kOnes; i += C::kThreads)
+      v[C::kBlockN * C::kHeadDim + i] = typename C::Element(1.f);
+  }
+  ptx::fence_async();
   __syncthreads();
 }
 

@@ -24,7 +24,6 @@ class Mainloop {
  public:
   typename C::OutputFragment output;
   RowSoftmax<Element, 2> softmax;
-  Tensor<ArrayEngine<float, 2>, Layout<_2>> denominators;  // of this thread's columns
 
   CUTE_DEVICE Mainloop(const Params& params, Shared& shared) : params_(params), shared_(shared) {
     if (C::kOrdered && warpgroup() == C::kWarpgroups - 1) pass_turn();
@@ -85,6 +84,15 @@ class Mainloop {
   CUTE_DEVICE const Member& member() const { return work().member; }
   CUTE_DEVICE int row(int r) const { return first_row() + C::row_of_thread(threadIdx.x) + 8 * r; }
 
+  // The sum of the row's rounded weights.
+  CUTE_DEVICE float denominator(int r) {
+    if constexpr (C::kSums) {
+      return rows_and_columns(output)(r, C::kHeadDim / 4);
+    } else {
+      return quad_reduce(denominators_(r), [](float a, float b) { return a + b; });
+    }
+  }
+
   // Is there a key that the row sees?
   CUTE_DEVICE bool sees_any(int r) const {
     const RowBand band = row_band<C::kBanded>(params_.band, member(), row(r), row(r));
@@ -125,7 +133,7 @@ class Mainloop {
 
   CUTE_DEVICE void reset() {
     clear(output);
-    clear(denominators);
+    clear(denominators_);
     softmax = {};
   }
 
@@ -160,7 +168,7 @@ class Mainloop {
     Tensor rows = rows_and_columns(scores);
     if (!plain) mask_scores(rows, n);
     raise_and_weigh(rows, params_.scale_log2);
-    round_weights<C>(scores, weights_, denominators);
+    round_weights<C>(scores, weights_, denominators_);
   }
 
   // Scores of tile n; the values of the tile before it join the output meanwhile.
@@ -184,17 +192,17 @@ class Mainloop {
     if constexpr (kStep == Step::kOnline) {
       end_values();
       raise_and_weigh(rows, params_.scale_log2);
-      round_weights<C>(scores, weights_, denominators);
+      round_weights<C>(scores, weights_, denominators_);
       return;
     }
-    constexpr bool kCuts = kCutsWeights<Element>;
+    constexpr bool kCuts = kCutsWeights<C>;
     const auto exponent = [&](int r, int c) {
       return fmaf(rows(r, c), params_.scale_log2, (kCuts ? kCutLiftLog2 : 0.f) - softmax.reference[r]);
     };
     const float factor = kCuts ? 1 / kCutLift : 1.f;
     constexpr int kEarly = C::kEarlyColumns, kAll = kBlockN / 4;
     softmax.template weigh<kSum, 0, kEarly>(rows, exponent, factor);
-    if constexpr (kCuts) sum_weights<C, 0, kEarly>(scores, denominators);
+    if constexpr (kCuts) sum_weights<C, 0, kEarly>(scores, denominators_);
     if constexpr (kEarly != 0) {
       // Left alone, ptxas puts nearly all of the weights after the product. A wait for what is over, which it takes for
       // a place to branch, holds these before.
@@ -204,10 +212,10 @@ class Mainloop {
     end_values();
     softmax.template weigh<kSum, kEarly, kAll>(rows, exponent, factor);
     if constexpr (kCuts) {
-      sum_weights<C, kEarly, kAll>(scores, denominators);
+      sum_weights<C, kEarly, kAll>(scores, denominators_);
       join_weights<C>(scores, weights_);
     } else {
-      round_weights<C>(scores, weights_, denominators);
+      round_weights<C>(scores, weights_, denominators_);
     }
   }
 
@@ -221,7 +229,7 @@ class Mainloop {
   template <class Scores>
   CUTE_DEVICE void raise_and_weigh(Scores& scores, float scale_log2) {
     Tensor output_rows = rows_and_columns(output);
-    softmax.raise_references(scores, output_rows, denominators, scale_log2, [](auto&) {});
+    softmax.raise_references(scores, output_rows, denominators_, scale_log2, [](auto&) {});
     softmax.weigh(scores, scale_log2);
   }
 
@@ -247,7 +255,7 @@ class Mainloop {
       clear_nonfinite<C>(v);
       ptx::named_sync(kAllMath, C::kMathThreads);
     }
-    round_weights<C>(scores, weights_, denominators);
+    round_weights<C>(scores, weights_, denominators_);
     start_values<C>(output, weights_, v);
     warpgroup_wait<0>();
     warpgroup_fence_operand(output);
@@ -277,6 +285,8 @@ class Mainloop {
   const Params& params_;
   Shared& shared_;
   typename C::WeightFragment weights_;
+  // Of this thread's columns; nothing where they are among the output's.
+  Tensor<ArrayEngine<float, 2>, Layout<_2>> denominators_;
   StageIndex<C::kStages> k_, v_;
   uint32_t items_ = 0;
   const int warpgroup_ = ptx::uniform(int(threadIdx.x) / 128);

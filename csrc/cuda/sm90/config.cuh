@@ -29,7 +29,7 @@ constexpr TileShape tile_shape(int head_dim) {
   if (head_dim <= 64) return {3, 128, 4, true, 0};
   if (head_dim <= 96) return {2, 128, 3, true, 16};
   if (head_dim <= 128) return {2, 128, 2, true, 16};
-  if (head_dim <= 192) return {2, 112, 2, false, 12};
+  if (head_dim <= 192) return {2, 96, 2, false, 12};
   return {2, 80, 2, false, 8};
 }
 
@@ -101,7 +101,7 @@ struct Config {
       decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kColumns>, Int<kBlockN>>,
                                                    GMMA::Major::K, GMMA::Major::MN>()));
   static_assert(size(MmaScores{}) == 128 && size(MmaValues{}) == 128);
-  // One instruction is as wide as the tile. Tiles of 80 or 112 keys and sums beside the output take CuTe's full list of
+  // One instruction is as wide as the tile. Tiles of 80 keys and sums beside the output take CuTe's full list of
   // shapes, which the build asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
   static_assert(tile_size<1>(MmaScores{}) == kBlockN && tile_size<1>(MmaValues{}) == kColumns);
 

@@ -68,7 +68,7 @@ def test_what_it_lacks_goes_to_the_older_family():
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("head_dim", "kernel"), [(32, "sm80_hd32"), (40, "sm90_hd64"), (96, "sm90_hd128"), (192, "sm90_hd256")]
+    ("head_dim", "kernel"), [(32, "sm80_hd32"), (40, "sm90_hd64"), (96, "sm90_hd96"), (192, "sm90_hd192")]
 )
 def test_head_dims_without_a_bucket_of_their_own_take_the_faster_family(head_dim, kernel):
     assert kernel_for("--head-dim", str(head_dim)).startswith(kernel)

@@ -64,9 +64,7 @@ class Mainloop {
     for (; n < own.end; ++n) step<Step::kFixed, true>(n, own.end);
     ptx::wait(shared_.v_full[v_.stage], v_.parity);
     start_values<C>(output, weights_, shared_.v[v_.stage].data());
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(output);
-    release_values();
+    end_values();
     pass_over(own.end, end);
   }
 
@@ -257,9 +255,7 @@ class Mainloop {
     }
     round_weights<C>(scores, weights_, denominators_);
     start_values<C>(output, weights_, v);
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(output);
-    release_values();
+    end_values();
   }
 
   CUTE_DEVICE const Element* queries() const { return shared_.q[warpgroup()].data(); }

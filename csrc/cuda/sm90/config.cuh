@@ -40,11 +40,6 @@ enum class WorkKind {
   kEnd,
 };
 
-// Key tiles [begin, end) of which a row sees something, and those that every row sees whole.
-struct TileRange {
-  int begin, end, plain_begin, plain_end;
-};
-
 // What the warpgroups have to do next. Only the producer looks at lengths on the device: they may change meanwhile, and
 // warps must not disagree about them.
 template <int kWarpgroups>
@@ -52,7 +47,7 @@ struct Work {
   WorkKind kind;
   TileIndex tile;
   Member member;
-  TileRange range, own[kWarpgroups];  // of all the tile's rows, and of each warpgroup's
+  BandTiles seen, seen_by[kWarpgroups];  // by all the tile's rows, and by each warpgroup's
 };
 
 template <class Element_, int kHeadDim_, MaskClass kMask_, TileKind kKind = TileKind::kUsual>

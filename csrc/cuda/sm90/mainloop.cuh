@@ -41,38 +41,38 @@ class Mainloop {
 
   CUTE_DEVICE void run() {
     reset();
-    const TileRange own = own_range();
-    const int begin = ptx::uniform(range().begin), end = ptx::uniform(range().end);
-    if (own.begin >= own.end) {
+    const BandTiles own = own_tiles();
+    const int begin = ptx::uniform(work().seen.any_begin), end = ptx::uniform(work().seen.any_end);
+    if (own.any_begin >= own.any_end) {
       release_queries();
       pass_over(begin, end);
       return;
     }
-    pass_over(begin, own.begin);
-    seed(own.begin, own.end, own.plain_begin <= own.begin && own.begin < own.plain_end);
+    pass_over(begin, own.any_begin);
+    seed(own.any_begin, own.any_end, own.all_begin <= own.any_begin && own.any_begin < own.all_end);
     const bool sums = params_.lse.data != nullptr;
-    int n = own.begin + 1;
-    for (const int seeds_end = min(own.plain_begin, own.end); C::kBanded && n < seeds_end; ++n) {
-      step<Step::kOnline, true>(n, own.end);
+    int n = own.any_begin + 1;
+    for (const int seeds_end = min(own.all_begin, own.any_end); C::kBanded && n < seeds_end; ++n) {
+      step<Step::kOnline, true>(n, own.any_end);
     }
     softmax.settle();
     if (sums) {
-      for (; n < own.plain_end; ++n) step<Step::kPlain, true>(n, own.end);
+      for (; n < own.all_end; ++n) step<Step::kPlain, true>(n, own.any_end);
     } else {
-      for (; n < own.plain_end; ++n) step<Step::kPlain, false>(n, own.end);
+      for (; n < own.all_end; ++n) step<Step::kPlain, false>(n, own.any_end);
     }
-    for (; n < own.end; ++n) step<Step::kFixed, true>(n, own.end);
+    for (; n < own.any_end; ++n) step<Step::kFixed, true>(n, own.any_end);
     ptx::wait(shared_.v_full[v_.stage], v_.parity);
     start_values<C>(output, weights_, shared_.v[v_.stage].data());
     end_values();
-    pass_over(own.end, end);
+    pass_over(own.any_end, end);
   }
 
   // Online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
   CUTE_DEVICE void run_careful() {
     reset();
-    const int end = ptx::uniform(range().end);
-    for (int n = ptx::uniform(range().begin); n < end; ++n) careful_tile(n);
+    const int end = ptx::uniform(work().seen.any_end);
+    for (int n = ptx::uniform(work().seen.any_begin); n < end; ++n) careful_tile(n);
     release_queries();
   }
 
@@ -99,7 +99,6 @@ class Mainloop {
 
  private:
   CUTE_DEVICE const Work<C::kWarpgroups>& work() const { return shared_.work[slot()]; }
-  CUTE_DEVICE const TileRange& range() const { return work().range; }
   CUTE_DEVICE int warpgroup() const { return warpgroup_; }
   CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
 
@@ -136,9 +135,10 @@ class Mainloop {
   }
 
   // The tiles that this warpgroup's rows see.
-  CUTE_DEVICE TileRange own_range() const {
-    const TileRange& own = work().own[warpgroup()];
-    return {ptx::uniform(own.begin), ptx::uniform(own.end), ptx::uniform(own.plain_begin), ptx::uniform(own.plain_end)};
+  CUTE_DEVICE BandTiles own_tiles() const {
+    const BandTiles& own = work().seen_by[warpgroup()];
+    return {ptx::uniform(own.any_begin), ptx::uniform(own.any_end), ptx::uniform(own.all_begin),
+            ptx::uniform(own.all_end)};
   }
 
   CUTE_DEVICE void pass_over(int begin, int end) {

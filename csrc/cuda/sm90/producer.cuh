@@ -19,7 +19,7 @@ class Producer {
   CUTE_DEVICE void run() {
     drawn_ = blockIdx.x;
     plan_next();
-    while (planned_ == WorkKind::kTile) offer(WorkKind::kTile);  // which plans the next
+    while (planned_) offer(WorkKind::kTile);  // which plans the next
     offer(WorkKind::kNothing);
     offer(WorkKind::kEnd);
   }
@@ -32,8 +32,8 @@ class Producer {
     Work& work = shared_.planned;
     while (true) {
       const unsigned position = __shfl_sync(0xffffffffu, drawn_, 0);
-      planned_ = WorkKind::kEnd;
-      if (position >= given_.tiles) return;
+      planned_ = position < given_.tiles;
+      if (!planned_) return;
       const TileIndex tile = tile_of_block<C::kBlockM>(params_, position);
       const Member member = member_of(params_, tile.batch);
       const int begin = tile.m * C::kBlockM, end = min(begin + C::kBlockM, member.len_q);
@@ -41,15 +41,14 @@ class Producer {
         draw();
         continue;
       }
-      planned_ = WorkKind::kTile;
       if (elected_) {
         work.tile = tile;
         work.member = member;
-        work.range = tiles_seen(member, begin, end);
+        work.seen = tiles_seen(member, begin, end);
       }
       const int own = begin + lane() * C::kRowsPerWarpgroup;
       if (lane() < C::kWarpgroups) {
-        work.own[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : TileRange{};
+        work.seen_by[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : BandTiles{};
       }
       __syncwarp();
       return;
@@ -66,9 +65,8 @@ class Producer {
   }
 
   // By rows [begin, end).
-  CUTE_DEVICE TileRange tiles_seen(const Member& member, int begin, int end) const {
-    const BandTiles tiles = tiles_of<C::kBlockN>(row_band<C::kBanded>(params_.band, member, begin, end - 1));
-    return {tiles.any_begin, tiles.any_end, tiles.all_begin, tiles.all_end};
+  CUTE_DEVICE BandTiles tiles_seen(const Member& member, int begin, int end) const {
+    return tiles_of<C::kBlockN>(row_band<C::kBanded>(params_.band, member, begin, end - 1));
   }
 
   CUTE_DEVICE void offer(WorkKind kind) {
@@ -109,7 +107,7 @@ class Producer {
       }
     }
     if (!loads) return;
-    const int begin = work.range.begin, end = work.range.end;
+    const int begin = work.seen.any_begin, end = work.seen.any_end;
     // Drawn late, lest this CTA hold a tile that another could begin; the answer comes under the last loads.
     const int drawing = max(begin, end - 2);
     if (begin < end) load_keys(work, begin);
@@ -203,8 +201,8 @@ class Producer {
   const Params& params_;
   typename C::SharedStorage& shared_;
   const bool elected_;
-  WorkKind planned_ = WorkKind::kEnd;  // what `planned` is
-  unsigned drawn_ = 0;                 // in the first lane
+  bool planned_ = false;  // is there a tile in `planned`?
+  unsigned drawn_ = 0;    // in the first lane
   uint32_t items_ = 0, tails_ = 0;
   StageIndex<C::kStages> k_, v_;
 };

@@ -20,18 +20,22 @@ struct TileShape {
   int warpgroups;  // of the math; each has 64 query rows
   int block_n, stages;
   bool ordered;       // warpgroups take turns at the tensor cores
+  bool room_for_out;  // in shared memory, beside the queries; or else the output takes their place
   int early_columns;  // of a thread, weighed while the product before is under way
 };
 
 // By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
 // thread's registers with some 30 to spare, K and V with their stages shared memory.
 constexpr TileShape tile_shape(int head_dim) {
-  if (head_dim <= 64) return {3, 128, 4, true, 0};
-  if (head_dim <= 96) return {2, 128, 3, true, 16};
-  if (head_dim <= 128) return {2, 128, 2, true, 16};
-  if (head_dim <= 192) return {2, 96, 2, false, 12};
-  return {2, 80, 2, false, 8};
+  if (head_dim <= 64) return {3, 128, 3, true, true, 0};
+  if (head_dim <= 96) return {2, 128, 3, true, true, 16};
+  if (head_dim <= 128) return {2, 128, 2, true, true, 16};
+  if (head_dim <= 192) return {2, 96, 2, false, false, 12};
+  return {2, 80, 2, false, false, 8};
 }
+
+// Places of items of work: warpgroups may be on two, and keys of a third are under way.
+inline constexpr int kItems = 3;
 
 enum class WorkKind {
   kTile,
@@ -40,8 +44,8 @@ enum class WorkKind {
   kEnd,
 };
 
-// What the warpgroups have to do next. Only the producer looks at lengths on the device: they may change meanwhile, and
-// warps must not disagree about them.
+// An item. Only the planner looks at lengths on the device: they may change meanwhile, and warps must not disagree
+// about them.
 template <int kWarpgroups>
 struct Work {
   WorkKind kind;
@@ -64,6 +68,7 @@ struct Config {
   static constexpr int kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup, kBlockN = kTile.block_n;
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOrdered = kTile.ordered;
+  static constexpr bool kRoomForOut = kTile.room_for_out;
   static constexpr int kEarlyColumns = kTile.early_columns;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
   // Of a thread: together no more than the 65536 of a multiprocessor.
@@ -108,30 +113,35 @@ struct Config {
   using WeightFragment = decltype(make_tensor<Element>(
       Layout<Shape<Shape<_2, _2, _2>, _1, Int<kBlockN / 16>>, Stride<Stride<_1, _2, _4>, _0, _8>>{}));
 
-  static constexpr int kQueryBytes = sizeof(Element) * kBlockM * kHeadDim;
+  static constexpr int kQueryBytes = sizeof(Element) * kRowsPerWarpgroup * kHeadDim;  // of a warpgroup
   static constexpr int kKeyValueBytes = sizeof(Element) * kBlockN * kHeadDim;
 
   struct SharedStorage {
     cute::array_aligned<Element, cosize_v<LayoutQ>, 1024> q[kWarpgroups];
     cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages];
     cute::array_aligned<Element, cosize_v<LayoutKV> + kOnes, 1024> v[kStages];
-    // Work and queries share a phase; there are two places for work, since that of a tile is read to its end, and its
-    // queries are free, and the next ones under way, before.
-    ptx::Barrier queries_full, queries_empty, tail_full;
+    // Of each warp 16 rows, chunk by chunk, on their way to memory.
+    cute::array_aligned<Element, kRoomForOut ? kBlockM * kHeadDim : 8, kRoomForOut ? 1024 : 16> out;
+    // A warpgroup's queries, and its word that there is work.
+    ptx::Barrier queries_full[kWarpgroups], queries_empty[kWarpgroups];
+    ptx::Barrier planned, plan_next;  // the next item
+    ptx::Barrier tail_full;
     ptx::Barrier over;  // its wait is over: mainloop.cuh
     ptx::Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-    Work<kWarpgroups> work[2], planned;
-    uint32_t failed_rows[2][kMathWarps];        // one bit a row: what the producer must offer again
+    Work<kWarpgroups> work[kItems];
+    uint32_t failed_rows[kItems][kMathWarps];   // one bit a row: what the planner must offer again
     uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
   // The first row, within the tile, of an accumulator that a math thread holds: its other is 8 below.
   CUTE_HOST_DEVICE static constexpr int row_of_thread(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
+  // And the first of its columns, of which it holds two in every 8.
+  CUTE_HOST_DEVICE static constexpr int column_of_thread(int thread) { return 2 * (thread % 4); }
 };
 
 // Named barriers; 0 is __syncthreads.
-enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4 };
+enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4, kQueriesOfFirst = 5 };
 
 // A warpgroup's accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8
 // apart.
@@ -142,17 +152,19 @@ CUTE_DEVICE auto rows_and_columns(Fragment& fragment) {
                      make_layout(make_layout(_2{}, _2{}), make_layout(Shape<_2, Int<kPairs>>{}, Stride<_1, _4>{})));
 }
 
-// Where a ring of stages stands.
+// Where a ring of stages stands, in one register: it goes round twice, once for each parity of its barriers' phases.
 template <int kStages>
 struct StageIndex {
-  int stage = 0;
-  uint32_t parity = 0;
-  CUTE_DEVICE void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
+  int position = 0;
+  CUTE_DEVICE int stage() const { return position < kStages ? position : position - kStages; }
+  CUTE_DEVICE uint32_t parity() const { return position >= kStages; }
+  CUTE_DEVICE StageIndex before() const { return {position == 0 ? 2 * kStages - 1 : position - 1}; }
+  CUTE_DEVICE void advance() { position = position == 2 * kStages - 1 ? 0 : position + 1; }
 };
+
+// Items take turns at three places, but at one buffer of queries.
+CUTE_DEVICE uint32_t queries_parity(const StageIndex<kItems>& item) {
+  return item.position % 2;
+}
 
 }  // namespace flashcute::cuda::sm90

@@ -1,15 +1,18 @@
-// From a warpgroup's accumulators to memory: which rows failed, normalisation, LSE, and O straight from registers. A
-// quad of lanes holds a row in pairs of channels; transposed among them, each stores 16 bytes. No shared memory, no
-// barrier: the next tile's loads are under way meanwhile.
+// From a warp's accumulators to memory: which rows failed, normalisation, LSE, and O. Rows that are all to be written
+// leave by the copy engine; others straight from registers: a quad of lanes holds a row in pairs of channels, and
+// transposed among them, each stores 16 bytes. Each warp has its own rows, and the next tile's loads are under way
+// meanwhile, but for the queries where the output takes their place.
 #pragma once
 
+#include "cuda/sm90/launch.h"
 #include "cuda/sm90/mainloop.cuh"
 
 namespace flashcute::cuda::sm90 {
 
 // words: four, of four blocks of 8 channels, this lane's pair of each. Out: the block whose number is the lane's.
 CUTE_DEVICE uint4 transpose_in_quad(uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
-  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+  const int thread = ptx::thread_again();
+  const bool odd = thread & 1, upper = thread & 2;
   const uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? w0 : w1, 1), b = __shfl_xor_sync(0xffffffffu, odd ? w2 : w3, 1);
   // two words each of a block of the lower two, and of one of the upper two
   const uint32_t low0 = odd ? a : w0, low1 = odd ? w1 : a, high0 = odd ? b : w2, high1 = odd ? w3 : b;
@@ -21,89 +24,146 @@ CUTE_DEVICE uint4 transpose_in_quad(uint32_t w0, uint32_t w1, uint32_t w2, uint3
 template <class C>
 class Epilogue {
   using Element = typename C::Element;
+  static constexpr int kRows = 16;  // of a warp
 
  public:
-  CUTE_DEVICE Epilogue(const Params& params, typename C::SharedStorage& shared, Mainloop<C>& loop)
-      : params_(params), shared_(shared), loop_(loop) {}
+  CUTE_DEVICE Epilogue(const KernelParams& given, typename C::SharedStorage& shared, Mainloop<C>& loop)
+      : given_(given), params_(given.params), shared_(shared), loop_(loop), place_(loop.place()) {}
 
-  // careful: the second time, for the rows that failed the first.
-  CUTE_DEVICE void store(bool careful) {
-    Tensor rows = rows_and_columns(loop_.output);  // (2, D / 4, and one pair more for the sums)
-    float denominator[2];
-    uint32_t failed = 0;
-    CUTE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      denominator[r] = loop_.denominator(r);
-      const bool lost = loop_.softmax.failed(r, rows, denominator[r]) && loop_.row(r) < loop_.member().len_q;
-      failed |= uint32_t(lost && (denominator[r] != 0.f || loop_.sees_any(r))) << (threadIdx.x % 32 / 4 + 8 * r);
-    }
-    uint32_t& mark = shared_.failed_rows[loop_.slot()][threadIdx.x / 32];
+  CUTE_DEVICE void store() {
+    const bool careful = loop_.kind() == WorkKind::kCareful;  // for the rows that failed the first time
+    Tensor rows = rows_and_columns(loop_.output);             // (2, D / 4, and one pair more for the sums)
+    const float denominators[2] = {loop_.denominator(0), loop_.denominator(1)};
+    if constexpr (!C::kRoomForOut) ptx::named_sync(kQueriesOfFirst + thread_ / 128, 128);  // all are done with them
+    const bool suspect[2] = {loop_.softmax.failed(0, rows, denominators[0]),
+                             loop_.softmax.failed(1, rows, denominators[1])};
+    uint32_t& mark = shared_.failed_rows[loop_.slot()][thread_ / 32];
+    uint32_t left_out = 0;  // one bit a row of this warp
     if (careful) {
-      failed = ~mark;  // rows not to be written
-    } else {
-      failed = __reduce_or_sync(0xffffffffu, failed);
-      if (threadIdx.x % 32 == 0) mark = failed;
+      left_out = ~mark;
+    } else if (__any_sync(0xffffffffu, suspect[0] || suspect[1])) {
+      left_out = failed_rows(suspect, denominators, rows);
+      if (lane() == 0) mark = left_out;
     }
-    bool writes[2];
+    if (place_.rows_left < kRows) left_out |= ~0u << max(place_.rows_left, 0);
+    left_out &= (1u << kRows) - 1;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      writes[r] = loop_.row(r) < loop_.member().len_q && !((failed >> (threadIdx.x % 32 / 4 + 8 * r)) & 1);
-      finish_row(r, rows, denominator[r], writes[r], careful);
+      if (params_.lse.data != nullptr) store_lse(r, writes(left_out, r));
+      const float factor = denominators[r] == 0.f ? 0.f : ptx::reciprocal(denominators[r]);
+      CUTE_UNROLL
+      for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) *= factor;
     }
-    write(writes);
+    if (left_out == 0 && given_.maps_out) {
+      store_whole();
+    } else if (left_out != (1u << kRows) - 1) {
+      store_rows(left_out);
+    }
     if (careful) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) mark = 0;
+      if (lane() == 0) mark = 0;
+    }
+    if constexpr (!C::kRoomForOut) {
+      if (lane() == 0) ptx::await_stores();
+      loop_.release_queries();
     }
   }
 
  private:
-  template <class Rows>
-  CUTE_DEVICE void finish_row(int r, Rows& rows, float denominator, bool writes, bool careful) {
-    const TileIndex& tile = loop_.tile();
-    if (params_.lse.data != nullptr) {
-      const float sum = quad_reduce(loop_.softmax.sum[r], [](float a, float b) { return a + b; });
-      if (writes && threadIdx.x % 4 == 0) {
-        params_.lse.data[tile.batch * params_.lse.batch + tile.head_q * params_.lse.head +
-                         int64_t(loop_.member().first_q + loop_.row(r)) * params_.lse.row] =
-            loop_.softmax.log_sum_exp(r, sum);
-      }
-    }
-    const float factor = denominator == 0.f ? 0.f : 1.f / denominator;
-    const bool empty = denominator == 0.f && !careful;  // or it failed: NaNs are of keys that it does not see
-    CUTE_UNROLL
-    for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) = empty ? 0.f : rows(r, c) * factor;
-  }
+  CUTE_DEVICE int lane() const { return thread_ % 32; }
+  CUTE_DEVICE bool writes(uint32_t left_out, int r) const { return !((left_out >> (lane() / 4 + 8 * r)) & 1); }
 
-  CUTE_DEVICE void write(const bool (&writes)[2]) {
-    const TileIndex& tile = loop_.tile();
-    Element* out = static_cast<Element*>(const_cast<void*>(params_.out.data)) + tile.batch * params_.out.batch +
-                   tile.head_q * params_.out.head;
+  // Of those under suspicion, as bits. Not among them: rows beyond the member, and those that see no key, whose NaNs
+  // are of others' keys and become zeros.
+  template <class Rows>
+  CUTE_DEVICE uint32_t failed_rows(const bool (&suspect)[2], const float (&denominators)[2], Rows& rows) {
+    uint32_t failed = 0;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      Element* row = out + int64_t(loop_.member().first_q + loop_.row(r)) * params_.out.row;
+      const bool empty = denominators[r] == 0.f && !loop_.sees_any(r);
+      const bool lost = suspect[r] && !empty && lane() / 4 + 8 * r < place_.rows_left;
+      failed |= uint32_t(lost) << (lane() / 4 + 8 * r);
       CUTE_UNROLL
-      for (int group = 0; group < C::kHeadDim / 32; ++group) {
-        uint32_t words[4];
-        CUTE_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const int pair = 4 * (4 * group + i) + 2 * r;
-          words[i] = ptx::pack<Element>(loop_.output(pair), loop_.output(pair + 1));
-        }
-        const uint4 vector = transpose_in_quad(words[0], words[1], words[2], words[3]);
-        const int channel = 32 * group + 8 * int(threadIdx.x % 4);
-        if (writes[r] && channel < params_.head_dim_v) {
-          store_vector(row + channel, vector, min(params_.head_dim_v - channel, 8));
-        }
+      for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) = empty ? 0.f : rows(r, c);
+    }
+    return __reduce_or_sync(0xffffffffu, failed);
+  }
+
+  CUTE_DEVICE void store_lse(int r, bool writes) {
+    const float sum = quad_reduce(loop_.softmax.sum[r], [](float a, float b) { return a + b; });
+    if (!writes || lane() % 4 != 0) return;
+    params_.lse.data[place_.batch * params_.lse.batch + place_.head * params_.lse.head +
+                     int64_t(place_.row + lane() / 4 + 8 * r) * params_.lse.row] = loop_.softmax.log_sum_exp(r, sum);
+  }
+
+  CUTE_DEVICE uint32_t word(int block, int r) const {
+    const int pair = 4 * block + 2 * r;
+    return ptx::pack<Element>(loop_.output(pair), loop_.output(pair + 1));
+  }
+
+  CUTE_DEVICE void store_whole() {
+    constexpr int kChunkBytes = kRows * C::kChunk * sizeof(Element), kBlocks = C::kChunk / 8;
+    Element* staged = nullptr;
+    if constexpr (C::kRoomForOut) {
+      staged = shared_.out.data() + thread_ / 32 * kRows * C::kHeadDim;
+      if (lane() == 0) ptx::await_stores();
+      __syncwarp();
+    } else {
+      staged = loop_.queries() + thread_ / 32 % 4 * kRows * C::kHeadDim;
+    }
+    // of matrix lane / 8, which is rows 0 to 7 or 8 to 15 of the first or the second of two blocks of 8 channels
+    const int row = lane() % 16, second = lane() / 16;
+    const int swizzle = C::kChunk == 64 ? row % 8 : row / 2 % 4;  // of 16-byte units
+    const uint32_t target = ptx::shared_address(staged) + row * int(C::kChunk * sizeof(Element));
+    CUTE_UNROLL
+    for (int block = 0; block < C::kHeadDim / 8; block += 2) {
+      const int unit = (block % kBlocks) ^ (second ^ swizzle);
+      ptx::store_matrices(target + block / kBlocks * kChunkBytes + 16 * unit, word(block, 0), word(block, 1),
+                          word(block + 1, 0), word(block + 1, 1));
+    }
+    ptx::fence_async();
+    __syncwarp();
+    if (lane() != 0) return;
+    const int batch = params_.lengths.cu_q != nullptr ? 0 : place_.batch;
+    CUTE_UNROLL
+    for (int chunk = 0; chunk < C::kChunks; ++chunk) {
+      ptx::store_box(&given_.out, staged + chunk * kRows * C::kChunk, chunk * C::kChunk, place_.row, place_.head,
+                     batch);
+    }
+    ptx::commit_stores();
+  }
+
+  CUTE_DEVICE void store_rows(uint32_t left_out) {
+    // apart, each with its own code: what a tile does not run does not come between
+    if (params_.out_vectors && params_.head_dim_v % 8 == 0) {
+      visit_vectors(left_out, [](Element* target, uint4 vector, int channels) {
+        if (channels > 0) *reinterpret_cast<uint4*>(target) = vector;
+      });
+    } else {
+      visit_vectors(left_out,
+                    [](Element* target, uint4 vector, int channels) { store_channels(target, vector, channels); });
+    }
+  }
+
+  // Of the rows not left out, 8 channels at a time: visit(target, vector, how many are the tensor's)
+  template <class Visit>
+  CUTE_DEVICE void visit_vectors(uint32_t left_out, Visit visit) {
+    Element* out = static_cast<Element*>(const_cast<void*>(params_.out.data)) + place_.batch * params_.out.batch +
+                   place_.head * params_.out.head;
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      Element* row = out + int64_t(place_.row + lane() / 4 + 8 * r) * params_.out.row + 8 * (lane() % 4);
+      const int channels = writes(left_out, r) ? params_.head_dim_v - 8 * (lane() % 4) : 0;
+      CUTE_UNROLL
+      for (int block = 0; block < C::kHeadDim / 8; block += 4) {
+        visit(row + 8 * block,
+              transpose_in_quad(word(block, r), word(block + 1, r), word(block + 2, r), word(block + 3, r)),
+              channels - 8 * block);
       }
     }
   }
 
-  CUTE_DEVICE void store_vector(Element* target, uint4 vector, int channels) const {
-    if (params_.out_vectors && channels == 8) {
-      *reinterpret_cast<uint4*>(target) = vector;
-      return;
-    }
+  CUTE_DEVICE static void store_channels(Element* target, uint4 vector, int channels) {
     const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
     CUTE_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -111,9 +171,12 @@ class Epilogue {
     }
   }
 
+  const KernelParams& given_;
   const Params& params_;
   typename C::SharedStorage& shared_;
   Mainloop<C>& loop_;
+  const Place place_;
+  const int thread_ = ptx::thread_again();
 };
 
 }  // namespace flashcute::cuda::sm90

@@ -12,7 +12,7 @@ namespace flashcute::cuda::sm90 {
 template <class C, class Visit>
 CUTE_DEVICE void for_each_vector(typename C::Element* v, Visit visit) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < int(cosize_v<typename C::LayoutKV>) / 8; i += C::kMathThreads) {
+  for (int i = ptx::thread_again(); i < int(cosize_v<typename C::LayoutKV>) / 8; i += C::kMathThreads) {
     visit(reinterpret_cast<uint4*>(v)[i]);
   }
 }
@@ -44,10 +44,10 @@ CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores&
     }
     CUTE_UNROLL
     for (int i = 0; i < C::kColumnWords; ++i) {
-      words[i] <<= 2 * (threadIdx.x % 4);
+      words[i] <<= C::column_of_thread(ptx::thread_again());
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 1);
       words[i] |= __shfl_xor_sync(0xffffffffu, words[i], 2);
-      shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][i] = words[i];
+      shared.seen_keys[C::row_of_thread(ptx::thread_again()) + 8 * r][i] = words[i];
     }
   }
   __syncwarp();
@@ -61,12 +61,12 @@ CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& 
 #pragma unroll 1
   for (int key = 0; key < C::kBlockN; ++key) {
     const auto sees = [&](int r) {
-      return bool((shared.seen_keys[C::row_of_thread(threadIdx.x) + 8 * r][key / 32] >> (key % 32)) & 1);
+      return bool((shared.seen_keys[C::row_of_thread(ptx::thread_again()) + 8 * r][key / 32] >> (key % 32)) & 1);
     };
     const bool sees_first = sees(0), sees_second = sees(1);
     CUTE_UNROLL
     for (int n = 0; n < C::kHeadDim / 8; ++n) {
-      const Element* pair = &sV(key, 8 * n + 2 * int(threadIdx.x % 4));
+      const Element* pair = &sV(key, 8 * n + C::column_of_thread(ptx::thread_again()));
       const uint32_t nonfinite = HalfBits<Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
       if (nonfinite == 0) continue;
       const float low = nonfinite & 0xFFFFu ? float(pair[0]) : 0.f, high = nonfinite >> 16 ? float(pair[1]) : 0.f;

@@ -1,20 +1,27 @@
-// The sm90 attention kernel: as many CTAs as the device holds, each with a producer warp and two or three math
+// The sm90 attention kernel: as many CTAs as the device holds, each with a planner, a producer and two or three math
 // warpgroups, which take one tile of query rows after the other.
 #pragma once
 
 #include "cuda/sm90/epilogue.cuh"
+#include "cuda/sm90/planner.cuh"
 #include "cuda/sm90/producer.cuh"
 
 namespace flashcute::cuda::sm90 {
 
+// What all wait for, by __syncthreads.
 template <class C>
 CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorage& shared) {
   if (threadIdx.x == 0) {
     ptx::prefetch_map(&given.q);
     ptx::prefetch_map(&given.k);
     ptx::prefetch_map(&given.v);
-    ptx::init(shared.queries_full, 1);
-    ptx::init(shared.queries_empty, C::kMathWarps);
+    if (given.maps_out) ptx::prefetch_map(&given.out);
+    for (int w = 0; w < C::kWarpgroups; ++w) {
+      ptx::init(shared.queries_full[w], 1);
+      ptx::init(shared.queries_empty[w], 4);
+    }
+    ptx::init(shared.planned, 1);
+    ptx::init(shared.plan_next, 1);
     ptx::init(shared.tail_full, 1);
     ptx::init(shared.over, 1);
     for (int i = 0; i < C::kStages; ++i) {
@@ -23,9 +30,6 @@ CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorag
       ptx::init(shared.k_empty[i], C::kMathWarps);
       ptx::init(shared.v_empty[i], C::kMathWarps);
     }
-    for (auto& rows : shared.failed_rows) {
-      for (uint32_t& row : rows) row = 0;
-    }
     ptx::fence_init();
   }
   for (auto& v : shared.v) {
@@ -33,27 +37,26 @@ CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorag
       v[C::kBlockN * C::kHeadDim + i] = typename C::Element(1.f);
   }
   ptx::fence_async();
-  __syncthreads();
 }
 
 template <class C>
-CUTE_DEVICE void compute(const Params& params, typename C::SharedStorage& shared) {
-  Mainloop<C> loop(params, shared);
+CUTE_DEVICE void compute(const KernelParams& given, typename C::SharedStorage& shared) {
+  Mainloop<C> loop(given.params, shared);
   while (true) {
     const WorkKind kind = loop.await_work();
-    if (kind == WorkKind::kEnd) return;
+    if (kind == WorkKind::kEnd) break;
     if (kind == WorkKind::kNothing) {
       loop.release_queries();
       continue;
     }
-    const bool careful = kind == WorkKind::kCareful;
-    if (careful) {
+    if (kind == WorkKind::kCareful) {
       loop.run_careful();
     } else {
       loop.run();
     }
-    Epilogue<C>(params, shared, loop).store(careful);
+    Epilogue<C>(given, shared, loop).store();
   }
+  ptx::await_stores();  // shared memory goes with this CTA
 }
 
 template <class C>
@@ -61,13 +64,19 @@ __global__ void __launch_bounds__(C::kThreads, 1) attention_kernel(const __grid_
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<typename C::SharedStorage*>(shared_memory);
   init_shared<C>(given, shared);
-  if (threadIdx.x >= C::kMathThreads) {
-    ptx::give_registers<C::kProducerRegisters>();
-    if (threadIdx.x < C::kMathThreads + 32) Producer<C>(given, shared).run();
-  } else {
+  if (threadIdx.x < C::kMathThreads) {
+    __syncthreads();
     ptx::take_registers<C::kMathRegisters>();
-    compute<C>(given.params, shared);
+    compute<C>(given, shared);
+    return;
   }
+  ptx::give_registers<C::kProducerRegisters>();
+  if (threadIdx.x / 32 == C::kMathWarps) {
+    Planner<C>(given, shared).run();  // plans the first item before it waits
+    return;
+  }
+  __syncthreads();
+  if (threadIdx.x / 32 == C::kMathWarps + 1) Producer<C>(given, shared).run();
 }
 
 }  // namespace flashcute::cuda::sm90

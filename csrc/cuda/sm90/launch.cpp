@@ -70,7 +70,7 @@ void plan(const KernelInfo& kernel, const Problem& p, const DeviceFacts& facts, 
 }
 
 KernelParams make_kernel_params(const Problem& p, const Plan& plan, const Buffers& buffers, void* workspace, int chunk,
-                                int rows_q) {
+                                int rows_q, int rows_out) {
   KernelParams given{};
   given.params = make_params(p, plan, buffers, workspace, 0);
   given.tiles = unsigned(tiles_of(*plan.kernel, p));
@@ -80,6 +80,12 @@ KernelParams make_kernel_params(const Problem& p, const Plan& plan, const Buffer
   given.q = make_tensor_map(given.params.q, p.dtype, extents_q(p), chunk, rows_q);
   given.k = make_tensor_map(given.params.k, p.dtype, extents_k(p, p.head_dim), chunk, plan.block_n);
   given.v = make_tensor_map(given.params.v, p.dtype, extents_k(p, p.head_dim_v), chunk, plan.block_n);
+  TensorExtents extents_out = extents_q(p);
+  extents_out.channels = p.head_dim_v;
+  // The copy engine writes 16 bytes at a time, over a row's end if need be.
+  given.maps_out =
+      given.params.out_vectors && p.head_dim_v % 8 == 0 && map_refusal("out", p.out, extents_out, p.dtype).empty();
+  if (given.maps_out) given.out = make_tensor_map(given.params.out, p.dtype, extents_out, chunk, rows_out);
   return given;
 }
 

@@ -13,14 +13,16 @@ namespace flashcute::cuda::sm90 {
 struct KernelParams {
   Params params;
   unsigned tiles;
-  unsigned* ticket;   // the next tile to hand out, less the CTAs' first ones; null: tiles are dealt out in turn
-  TensorMap q, k, v;  // (channel, row, head, batch)
+  unsigned* ticket;        // the next tile to hand out, less the CTAs' first ones; null: tiles are dealt out in turn
+  TensorMap q, k, v, out;  // (channel, row, head, batch)
+  bool maps_out;           // is there one of out?
 };
 
 std::string refuse(const KernelInfo&, const Problem&, const DeviceFacts&);
 void plan(const KernelInfo&, const Problem&, const DeviceFacts&, Plan&);
 
-// chunk: channels of a box; rows_q: query rows of one.
-KernelParams make_kernel_params(const Problem&, const Plan&, const Buffers&, void* workspace, int chunk, int rows_q);
+// chunk: channels of a box; rows_q, rows_out: rows of one.
+KernelParams make_kernel_params(const Problem&, const Plan&, const Buffers&, void* workspace, int chunk, int rows_q,
+                                int rows_out);
 
 }  // namespace flashcute::cuda::sm90

@@ -15,6 +15,11 @@ enum class Step {
   kPlain,   // fixed, of a tile that every row sees whole
 };
 
+// Where a warp's 16 rows of the output go: the first one's, in its tensor.
+struct Place {
+  int row, rows_left, head, batch;  // rows_left: of the member, from there on
+};
+
 template <class C>
 class Mainloop {
   using Element = typename C::Element;
@@ -31,24 +36,27 @@ class Mainloop {
 
   // Waits for the next work and its queries.
   CUTE_DEVICE WorkKind await_work() {
-    ptx::wait(shared_.queries_full, items_ % 2);
-    ++items_;
-    return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind)));
+    item_.advance();
+    ptx::wait(shared_.queries_full[warpgroup()], queries_parity(item_));
+    return kind();
   }
 
+  CUTE_DEVICE WorkKind kind() const { return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind))); }
+
   // After await_work(), exactly once for each.
-  CUTE_DEVICE void release_queries() { arrive(shared_.queries_empty); }
+  CUTE_DEVICE void release_queries() const { arrive(shared_.queries_empty[warpgroup()]); }
 
   CUTE_DEVICE void run() {
     reset();
     const BandTiles own = own_tiles();
     const int begin = ptx::uniform(work().seen.any_begin), end = ptx::uniform(work().seen.any_end);
     if (own.any_begin >= own.any_end) {
-      release_queries();
+      find_place();
+      end_queries();
       pass_over(begin, end);
       return;
     }
-    pass_over(begin, own.any_begin);
+    if constexpr (C::kBanded) pass_over(begin, own.any_begin);
     seed(own.any_begin, own.any_end, own.all_begin <= own.any_begin && own.any_begin < own.all_end);
     const bool sums = params_.lse.data != nullptr;
     int n = own.any_begin + 1;
@@ -62,10 +70,17 @@ class Mainloop {
       for (; n < own.all_end; ++n) step<Step::kPlain, false>(n, own.any_end);
     }
     for (; n < own.any_end; ++n) step<Step::kFixed, true>(n, own.any_end);
-    ptx::wait(shared_.v_full[v_.stage], v_.parity);
-    start_values<C>(output, weights_, shared_.v[v_.stage].data());
-    end_values();
-    pass_over(own.any_end, end);
+    const int v_stage = await_values(k_.before());
+    // Tiles that do not divide most lengths have a last one with few keys; those of 128 gain nothing by this.
+    constexpr int kFew = kBlockN % 64 == 0 ? 0 : (kBlockN / 16 + 1) / 2;
+    if (kFew != 0 && own_keys_end() <= (own.any_end - 1) * kBlockN + 16 * kFew) {
+      start_values<C, kFew>(output, weights_, shared_.v[v_stage].data());
+    } else {
+      start_values<C>(output, weights_, shared_.v[v_stage].data());
+    }
+    find_place();
+    end_values(v_stage);
+    if constexpr (C::kBanded) pass_over(own.any_end, end);
   }
 
   // Online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
@@ -73,14 +88,17 @@ class Mainloop {
     reset();
     const int end = ptx::uniform(work().seen.any_end);
     for (int n = ptx::uniform(work().seen.any_begin); n < end; ++n) careful_tile(n);
-    release_queries();
+    find_place();
+    end_queries();
   }
 
-  CUTE_DEVICE int slot() const { return (items_ - 1) % 2; }
+  CUTE_DEVICE int slot() const { return item_.stage(); }
+  CUTE_DEVICE Element* queries() const { return shared_.q[warpgroup()].data(); }
+  // Found while a product is under way, for the epilogue.
+  CUTE_DEVICE Place place() const { return place_; }
   // In shared memory: registers are for the accumulators.
-  CUTE_DEVICE const TileIndex& tile() const { return work().tile; }
   CUTE_DEVICE const Member& member() const { return work().member; }
-  CUTE_DEVICE int row(int r) const { return first_row() + C::row_of_thread(threadIdx.x) + 8 * r; }
+  CUTE_DEVICE int row(int r) const { return first_row() + C::row_of_thread(ptx::thread_again()) + 8 * r; }
 
   // The sum of the row's rounded weights.
   CUTE_DEVICE float denominator(int r) {
@@ -99,24 +117,50 @@ class Mainloop {
 
  private:
   CUTE_DEVICE const Work<C::kWarpgroups>& work() const { return shared_.work[slot()]; }
-  CUTE_DEVICE int warpgroup() const { return warpgroup_; }
-  CUTE_DEVICE int first_row() const { return tile().m * C::kBlockM; }
+
+  CUTE_DEVICE int warpgroup() const {
+    if constexpr (C::kOrdered) {
+      return warpgroup_;  // which each step asks for
+    } else {
+      return ptx::uniform(ptx::thread_again() / 128);
+    }
+  }
+
+  CUTE_DEVICE int first_row() const { return work().tile.m * C::kBlockM; }
+
+  CUTE_DEVICE void find_place() {
+    const int first = ptx::uniform(first_row() + ptx::thread_again() / 32 * 16);
+    place_.row = ptx::uniform(member().first_q + first);
+    place_.rows_left = ptx::uniform(member().len_q - first);
+    place_.head = ptx::uniform(work().tile.head_q);
+    place_.batch = ptx::uniform(work().tile.batch);
+  }
 
   CUTE_DEVICE void arrive(ptx::Barrier& barrier) const {
     if (threadIdx.x % 32 == 0) ptx::arrive(barrier);
   }
 
-  CUTE_DEVICE void await_keys() const { ptx::wait(shared_.k_full[k_.stage], k_.parity); }
+  // This item's are not needed any more.
+  CUTE_DEVICE void end_queries() const {
+    if constexpr (C::kRoomForOut) release_queries();
+  }
+
+  CUTE_DEVICE void await_keys() const { ptx::wait(shared_.k_full[k_.stage()], k_.parity()); }
 
   CUTE_DEVICE void release_keys() {
-    arrive(shared_.k_empty[k_.stage]);
+    arrive(shared_.k_empty[k_.stage()]);
     k_.advance();
   }
 
-  CUTE_DEVICE void release_values() {
-    arrive(shared_.v_empty[v_.stage]);
-    v_.advance();
+  // Their stage. Keys are one tile ahead of values.
+  CUTE_DEVICE int await_values(StageIndex<C::kStages> v) const {
+    // matrix descriptors then take no moves to uniform registers, 38 a tile at head_dim 128
+    const int stage = ptx::uniform(v.stage());
+    ptx::wait(shared_.v_full[stage], v.parity());
+    return stage;
   }
+
+  CUTE_DEVICE void release_values(int stage) const { arrive(shared_.v_empty[stage]); }
 
   CUTE_DEVICE void await_turn() const {
     if constexpr (C::kOrdered) ptx::named_sync(kTurnOfFirst + warpgroup(), 256);
@@ -141,14 +185,20 @@ class Mainloop {
             ptx::uniform(own.all_end)};
   }
 
+  // Of the keys that this warpgroup's rows see.
+  CUTE_DEVICE int own_keys_end() const {
+    const int first = first_row() + warpgroup() * C::kRowsPerWarpgroup;
+    return ptx::uniform(row_band<C::kBanded>(params_.band, member(), first, first + C::kRowsPerWarpgroup - 1).any_end);
+  }
+
   CUTE_DEVICE void pass_over(int begin, int end) {
+#pragma unroll 1
     for (int n = begin; n < end; ++n) {
       await_turn();
       pass_turn();
       await_keys();  // lest this warpgroup's arrivals run a phase ahead
       release_keys();
-      ptx::wait(shared_.v_full[v_.stage], v_.parity);
-      release_values();
+      release_values(await_values(k_.before()));
     }
   }
 
@@ -157,12 +207,12 @@ class Mainloop {
     typename C::ScoreFragment scores;
     await_keys();
     await_turn();
-    start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
+    start_scores<C>(scores, queries(), shared_.k[k_.stage()].data());
     pass_turn();
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release_keys();
-    if (n + 1 == end) release_queries();
+    if (n + 1 == end) end_queries();
     Tensor rows = rows_and_columns(scores);
     if (!plain) mask_scores(rows, n);
     raise_and_weigh(rows, params_.scale_log2);
@@ -173,22 +223,21 @@ class Mainloop {
   template <Step kStep, bool kSum>
   CUTE_DEVICE void step(int n, int end) {
     typename C::ScoreFragment scores;
-    // matrix descriptors then take no moves to uniform registers, 38 a tile at head_dim 128
-    const int k_stage = ptx::uniform(k_.stage), v_stage = ptx::uniform(v_.stage);
+    const int k_stage = ptx::uniform(k_.stage());
     await_keys();
     await_turn();
     start_scores<C>(scores, queries(), shared_.k[k_stage].data());
-    ptx::wait(shared_.v_full[v_.stage], v_.parity);
+    const int v_stage = await_values(k_.before());
     start_values<C>(output, weights_, shared_.v[v_stage].data());
     pass_turn();
     warpgroup_wait<1>();
     warpgroup_fence_operand(scores);
     release_keys();
-    if (n + 1 == end) release_queries();
+    if (n + 1 == end) end_queries();
     Tensor rows = rows_and_columns(scores);
     if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
     if constexpr (kStep == Step::kOnline) {
-      end_values();
+      end_values(v_stage);
       raise_and_weigh(rows, params_.scale_log2);
       round_weights<C>(scores, weights_, denominators_);
       return;
@@ -207,7 +256,7 @@ class Mainloop {
       warpgroup_fence_operand(scores);
       ptx::wait(shared_.over, 1);
     }
-    end_values();
+    end_values(v_stage);
     softmax.template weigh<kSum, kEarly, kAll>(rows, exponent, factor);
     if constexpr (kCuts) {
       sum_weights<C, kEarly, kAll>(scores, denominators_);
@@ -217,10 +266,10 @@ class Mainloop {
     }
   }
 
-  CUTE_DEVICE void end_values() {
+  CUTE_DEVICE void end_values(int stage) {
     warpgroup_wait<0>();
     warpgroup_fence_operand(output);
-    release_values();
+    release_values(stage);
   }
 
   // scores: (rows, columns)
@@ -234,12 +283,12 @@ class Mainloop {
   CUTE_DEVICE void careful_tile(int n) {
     typename C::ScoreFragment scores;
     await_keys();
-    start_scores<C>(scores, queries(), shared_.k[k_.stage].data());
+    start_scores<C>(scores, queries(), shared_.k[k_.stage()].data());
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release_keys();
-    ptx::wait(shared_.v_full[v_.stage], v_.parity);
-    Element* v = shared_.v[v_.stage].data();
+    const int v_stage = await_values(k_.before());
+    Element* v = shared_.v[v_stage].data();
     const bool isolate = ptx::named_any(kAllMath, C::kMathThreads, holds_nonfinite<C>(v));
     Tensor rows = rows_and_columns(scores);
     Tensor output_rows = rows_and_columns(output);
@@ -255,27 +304,41 @@ class Mainloop {
     }
     round_weights<C>(scores, weights_, denominators_);
     start_values<C>(output, weights_, v);
-    end_values();
+    end_values(v_stage);
   }
-
-  CUTE_DEVICE const Element* queries() const { return shared_.q[warpgroup()].data(); }
 
   // -inf where the row does not see the key.
   template <class Scores>
   CUTE_DEVICE void mask_scores(Scores& scores, int n) const {
-    const int first_key = n * kBlockN + 2 * int(threadIdx.x % 4);
-    CUTE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const RowBand band = row_band<C::kBanded>(params_.band, member(), row(r), row(r));
-      const int begin = band.any_begin - first_key, end = band.any_end - first_key;
+    const int thread = ptx::thread_again(), first_key = n * kBlockN + C::column_of_thread(thread);
+    if constexpr (C::kBanded) {
+      Member member{};
+      member.len_k = ptx::uniform(this->member().len_k);
+      member.diagonal = ptx::uniform(this->member().diagonal + first_row());  // of the tile's first row
       CUTE_UNROLL
-      for (int c = 0; c < size<1>(scores); ++c) {
-        const int column = 8 * (c / 2) + c % 2;
-        bool seen = column < end;
-        if constexpr (C::kBanded) seen = seen && column >= begin;
-        scores(r, c) = seen ? scores(r, c) : -INFINITY;
+      for (int r = 0; r < 2; ++r) {
+        const int row = C::row_of_thread(thread) + 8 * r;
+        const RowBand band = row_band<true>(params_.band, member, row, row);
+        const int end = columns_before(band.any_end - first_key);
+        const int begin = min(columns_before(band.any_begin - first_key), end);
+        const uint32_t seen = ptx::bits(begin, end - begin);
+        CUTE_UNROLL
+        for (int c = 0; c < size<1>(scores); ++c) scores(r, c) = (seen >> c) & 1 ? scores(r, c) : -INFINITY;
+      }
+    } else {
+      const int end = member().len_k - first_key;
+      CUTE_UNROLL
+      for (int i = 0; i < size(scores); ++i) {
+        const int r = i % 2, c = i / 2, column = 8 * (c / 2) + c % 2;
+        scores(r, c) = column < end ? scores(r, c) : -INFINITY;
       }
     }
+  }
+
+  // Of a row's columns that a thread holds, which are 0, 1, 8, 9, 16, ..: how many are below `column`?
+  CUTE_DEVICE static int columns_before(int column) {
+    column = min(max(column, 0), kBlockN);
+    return column / 8 * 2 + min(column % 8, 2);
   }
 
   const Params& params_;
@@ -283,8 +346,9 @@ class Mainloop {
   typename C::WeightFragment weights_;
   // Of this thread's columns; nothing where they are among the output's.
   Tensor<ArrayEngine<float, 2>, Layout<_2>> denominators_;
-  StageIndex<C::kStages> k_, v_;
-  uint32_t items_ = 0;
+  StageIndex<C::kStages> k_;
+  Place place_;
+  StageIndex<kItems> item_{2 * kItems - 1};
   const int warpgroup_ = ptx::uniform(int(threadIdx.x) / 128);
 };
 

@@ -59,6 +59,20 @@ __device__ __forceinline__ int uniform(int value) {
   return __reduce_max_sync(0xffffffffu, value);
 }
 
+// threadIdx.x, read again: what follows from it need not wait in registers that the accumulators want.
+__device__ __forceinline__ int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// `count` ones from bit `first` on.
+__device__ __forceinline__ uint32_t bits(int first, int count) {
+  uint32_t mask;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(mask) : "r"(first), "r"(count));
+  return mask;
+}
+
 // named_sync; does any of the threads say yes?
 __device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
   uint32_t any;
@@ -87,6 +101,37 @@ __device__ __forceinline__ void copy_box(void* shared, const void* map, Barrier&
       "l"(map), "r"(shared_address(&barrier)), "r"(channel), "r"(row), "r"(head), "r"(batch),
       "l"(static_cast<uint64_t>(keep))
       : "memory");
+}
+
+// One box of a 4-d tensor to L2, where a copy finds it sooner.
+__device__ __forceinline__ void prefetch_box(const void* map, int channel, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(channel), "r"(row),
+               "r"(head), "r"(batch)
+               : "memory");
+}
+
+// One box of a 4-d tensor from shared memory, which what wrote it must have fenced (fence_async).
+__device__ __forceinline__ void store_box(const void* map, const void* shared, int channel, int row, int head,
+                                          int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(shared_address(shared)), "r"(channel), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// This thread's boxes have left shared memory.
+__device__ __forceinline__ void await_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Four 8x8 matrices of 16-bit elements, a word of each to a thread; address: of row lane % 8 of matrix lane / 8.
+__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w0), "r"(w1),
+               "r"(w2), "r"(w3)
+               : "memory");
 }
 
 __device__ __forceinline__ void prefetch_map(const void* map) {

@@ -1,0 +1,111 @@
+// The planner: one warp that finds a CTA's work, item by item, while the item before has some keys left to load.
+//
+// An item is an output tile and its queries, or a tile again for the rows that failed. When the queries of an item are
+// all under way, every warpgroup has ended the item but one before: what rows failed kItems ago is known when the next
+// one is planned, and they come first.
+#pragma once
+
+#include "cuda/sm90/config.cuh"
+#include "cuda/sm90/launch.h"
+
+namespace flashcute::cuda::sm90 {
+
+template <class C>
+class Planner {
+ public:
+  CUTE_DEVICE Planner(const KernelParams& given, typename C::SharedStorage& shared)
+      : given_(given), params_(given.params), shared_(shared) {}
+
+  // All lanes of one warp call it.
+  CUTE_DEVICE void run() {
+    for (auto& rows : shared_.failed_rows) {
+      if (lane() < C::kMathWarps) rows[lane()] = 0;
+    }
+    __syncwarp();
+    for (bool first = true;; first = false) {
+      const WorkKind kind = plan();
+      if (lane() == 0) shared_.work[item_.stage()].kind = kind;
+      __syncwarp();
+      if (first) __syncthreads();  // with those who have made the barriers ready
+      if (lane() == 0) ptx::arrive(shared_.planned);
+      if constexpr (!C::kRoomForOut) {
+        if (kind == WorkKind::kTile) prefetch_queries();
+      }
+      if (kind == WorkKind::kEnd) return;
+      ptx::wait(shared_.plan_next, queries_parity(item_));
+      item_.advance();
+      if (kind == WorkKind::kTile) draw();
+    }
+  }
+
+ private:
+  // Of the next item; a tile is written to its place.
+  CUTE_DEVICE WorkKind plan() {
+    const bool failed = lane() < C::kMathWarps && shared_.failed_rows[item_.stage()][lane()] != 0;
+    ++since_tile_;
+    if (__any_sync(0xffffffffu, failed)) return WorkKind::kCareful;
+    while (true) {
+      const unsigned position = __shfl_sync(0xffffffffu, drawn_, 0);
+      // what failed is known once kItems are through
+      if (position >= given_.tiles) return since_tile_ < kItems ? WorkKind::kNothing : WorkKind::kEnd;
+      const TileIndex tile = tile_of_block<C::kBlockM>(params_, position);
+      const Member member = member_of(params_, tile.batch);
+      const int begin = tile.m * C::kBlockM, end = min(begin + C::kBlockM, member.len_q);
+      if (tile.m >= 0 && begin < end) {
+        write(tile, member, begin, end);
+        since_tile_ = 0;
+        return WorkKind::kTile;
+      }
+      draw();  // a place without a tile
+    }
+  }
+
+  CUTE_DEVICE void write(const TileIndex& tile, const Member& member, int begin, int end) const {
+    Work<C::kWarpgroups>& work = shared_.work[item_.stage()];
+    if (lane() == 0) {
+      work.tile = tile;
+      work.member = member;
+      work.seen = tiles_seen(member, begin, end);
+    }
+    const int own = begin + lane() * C::kRowsPerWarpgroup;
+    if (lane() < C::kWarpgroups) {
+      work.seen_by[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : BandTiles{};
+    }
+  }
+
+  // They are loaded late where the output was in their place: then at least from L2.
+  CUTE_DEVICE void prefetch_queries() const {
+    const Work<C::kWarpgroups>& work = shared_.work[item_.stage()];
+    constexpr int kBoxes = C::kWarpgroups * C::kChunks;
+    static_assert(kBoxes <= 32);
+    if (lane() >= kBoxes) return;
+    const int row = work.member.first_q + work.tile.m * C::kBlockM + lane() % C::kWarpgroups * C::kRowsPerWarpgroup;
+    ptx::prefetch_box(&given_.q, lane() / C::kWarpgroups * C::kChunk, row, work.tile.head_q,
+                      params_.lengths.cu_q != nullptr ? 0 : work.tile.batch);
+  }
+
+  // The position of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.
+  CUTE_DEVICE void draw() {
+    if (given_.ticket == nullptr) {
+      drawn_ += gridDim.x;
+    } else if (lane() == 0) {
+      drawn_ = gridDim.x + atomicAdd(given_.ticket, 1u);
+    }
+  }
+
+  // By rows [begin, end).
+  CUTE_DEVICE BandTiles tiles_seen(const Member& member, int begin, int end) const {
+    return tiles_of<C::kBlockN>(row_band<C::kBanded>(params_.band, member, begin, end - 1));
+  }
+
+  CUTE_DEVICE static int lane() { return threadIdx.x % 32; }
+
+  const KernelParams& given_;
+  const Params& params_;
+  typename C::SharedStorage& shared_;
+  unsigned drawn_ = blockIdx.x;
+  int since_tile_ = 0;  // items
+  StageIndex<kItems> item_;
+};
+
+}  // namespace flashcute::cuda::sm90

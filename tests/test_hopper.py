@@ -196,6 +196,25 @@ def test_packed_members(device, dtype, path, depth, causal, rng):
 
 @pytest.mark.gpu
 @ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("channels", [23, 60])
+def test_channels_beyond_the_outputs_own_are_left_alone(device, dtype, path, depth, channels, rng):
+    """The copy engine writes 16 bytes at a time, over the end of a row of any other number of them."""
+    q, k, v = random_inputs(rng, 300, 500, depth)
+
+    def padded(rows):
+        return Strided((1, 2, rows, channels), dtype, strides=(2 * rows * 64, rows * 64, 64, 1))
+
+    values = padded(500).fill(v[..., :channels])
+    problem = Problem(tensor(q, dtype), tensor(k, dtype), values, {}, padded(300))
+    outcome = support.run(problem, path, "torch", device, backend="sm90")
+    assert not outcome.faults, outcome.faults
+    verdict = problem.judge(outcome.out, outcome.lse)
+    assert verdict, verdict.message
+
+
+@pytest.mark.gpu
+@ON_HOPPER
 def test_strides_that_the_copy_engine_cannot_read_go_to_the_older_family(device, dtype, path, rng):
     """A row stride of 68 elements is no multiple of 16 bytes."""
     values = random_inputs(rng, 100, 100, 64)

@@ -6,10 +6,22 @@
 
 namespace flashcute::cuda::sm90 {
 
+// Are row_of_thread and column_of_thread those of the accumulators?
+template <class C>
+constexpr bool knows_accumulators() {
+  constexpr auto layout = typename C::MmaScores{}.get_layoutC_TV();  // (thread, value) -> row + 64 column
+  for (int thread = 0; thread < 128; ++thread) {
+    const int first = layout(thread, 0);
+    if (first % 64 != C::row_of_thread(thread) || first / 64 != C::column_of_thread(thread)) return false;
+  }
+  return true;
+}
+
 // scores = Q K^T
 template <class C>
 CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, const typename C::Element* q,
                               const typename C::Element* k) {
+  static_assert(knows_accumulators<C>());
   typename C::MmaScores mma;
   const auto thr_mma = mma.get_slice(threadIdx.x % 128);
   Tensor sQ = make_tensor(make_smem_ptr(q), typename C::LayoutQ{});   // (64, D)

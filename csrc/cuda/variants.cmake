@@ -2,8 +2,7 @@
 # The order is that of the registry: of kernels that serve a problem equally closely, the first that the device can run is
 # taken, unless it is favoured. small: with the tile for devices of less shared memory. short: for short sequences.
 # spill_free: csrc/cuda/check_spills.py fails when ptxas reports spills; may_spill: it prints them. head_dim 128 holds 192
-# accumulators a thread: a few of the main loop's invariants go to local memory, more where it also sums for the LSE. What
-# sm90 spills at head_dim 256 is the producer's, a warp that mostly waits: it gives its registers to the math.
+# accumulators a thread: a few of the main loop's invariants go to local memory, more where it also sums for the LSE.
 set(FLASHCUTE_VARIANTS
     "sm90 64 float16 full spill_free"
     "sm90 64 float16 banded spill_free"
@@ -21,10 +20,10 @@ set(FLASHCUTE_VARIANTS
     "sm90 192 float16 banded spill_free"
     "sm90 192 bfloat16 full spill_free"
     "sm90 192 bfloat16 banded spill_free"
-    "sm90 256 float16 full may_spill"
-    "sm90 256 float16 banded may_spill"
-    "sm90 256 bfloat16 full may_spill"
-    "sm90 256 bfloat16 banded may_spill"
+    "sm90 256 float16 full spill_free"
+    "sm90 256 float16 banded spill_free"
+    "sm90 256 bfloat16 full spill_free"
+    "sm90 256 bfloat16 banded spill_free"
     "sm80 32 float16 full spill_free"
     "sm80 32 float16 banded spill_free"
     "sm80 32 float16 any spill_free"

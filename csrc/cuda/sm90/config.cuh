@@ -65,7 +65,8 @@ struct Config {
   static constexpr TileShape kTile = tile_shape(kHeadDim);
   static constexpr int kWarpgroups = kTile.warpgroups, kMathWarps = 4 * kWarpgroups, kMathThreads = 32 * kMathWarps;
   static constexpr int kThreads = kMathThreads + 128;  // and the producer
-  static constexpr int kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup, kBlockN = kTile.block_n;
+  static constexpr int kRowsPerWarp = 16, kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup,
+                       kBlockN = kTile.block_n;
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOrdered = kTile.ordered;
   static constexpr bool kRoomForOut = kTile.room_for_out;
@@ -120,7 +121,7 @@ struct Config {
     cute::array_aligned<Element, cosize_v<LayoutQ>, 1024> q[kWarpgroups];
     cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages];
     cute::array_aligned<Element, cosize_v<LayoutKV> + kOnes, 1024> v[kStages];
-    // Of each warp 16 rows, chunk by chunk, on their way to memory.
+    // Of each warp its rows, chunk by chunk, on their way to memory.
     cute::array_aligned<Element, kRoomForOut ? kBlockM * kHeadDim : 8, kRoomForOut ? 1024 : 16> out;
     // A warpgroup's queries, and its word that there is work.
     ptx::Barrier queries_full[kWarpgroups], queries_empty[kWarpgroups];
@@ -161,6 +162,11 @@ struct StageIndex {
   CUTE_DEVICE StageIndex before() const { return {position == 0 ? 2 * kStages - 1 : position - 1}; }
   CUTE_DEVICE void advance() { position = position == 2 * kStages - 1 ? 0 : position + 1; }
 };
+
+// To the copy engine, packed members are one batch.
+CUTE_DEVICE int batch_of_map(const Params& params, int batch) {
+  return params.lengths.cu_q != nullptr ? 0 : batch;
+}
 
 // Items take turns at three places, but at one buffer of queries.
 CUTE_DEVICE uint32_t queries_parity(const StageIndex<kItems>& item) {

@@ -24,7 +24,7 @@ CUTE_DEVICE uint4 transpose_in_quad(uint32_t w0, uint32_t w1, uint32_t w2, uint3
 template <class C>
 class Epilogue {
   using Element = typename C::Element;
-  static constexpr int kRows = 16;  // of a warp
+  static constexpr int kRows = C::kRowsPerWarp;
 
  public:
   CUTE_DEVICE Epilogue(const KernelParams& given, typename C::SharedStorage& shared, Mainloop<C>& loop)
@@ -124,7 +124,7 @@ class Epilogue {
     ptx::fence_async();
     __syncwarp();
     if (lane() != 0) return;
-    const int batch = params_.lengths.cu_q != nullptr ? 0 : place_.batch;
+    const int batch = batch_of_map(params_, place_.batch);
     CUTE_UNROLL
     for (int chunk = 0; chunk < C::kChunks; ++chunk) {
       ptx::store_box(&given_.out, staged + chunk * kRows * C::kChunk, chunk * C::kChunk, place_.row, place_.head,

@@ -15,7 +15,7 @@ enum class Step {
   kPlain,   // fixed, of a tile that every row sees whole
 };
 
-// Where a warp's 16 rows of the output go: the first one's, in its tensor.
+// Where a warp's rows of the output go: the first one's, in its tensor.
 struct Place {
   int row, rows_left, head, batch;  // rows_left: of the member, from there on
 };
@@ -129,7 +129,7 @@ class Mainloop {
   CUTE_DEVICE int first_row() const { return work().tile.m * C::kBlockM; }
 
   CUTE_DEVICE void find_place() {
-    const int first = ptx::uniform(first_row() + ptx::thread_again() / 32 * 16);
+    const int first = ptx::uniform(first_row() + ptx::thread_again() / 32 * C::kRowsPerWarp);
     place_.row = ptx::uniform(member().first_q + first);
     place_.rows_left = ptx::uniform(member().len_q - first);
     place_.head = ptx::uniform(work().tile.head_q);

@@ -81,7 +81,7 @@ class Planner {
     if (lane() >= kBoxes) return;
     const int row = work.member.first_q + work.tile.m * C::kBlockM + lane() % C::kWarpgroups * C::kRowsPerWarpgroup;
     ptx::prefetch_box(&given_.q, lane() / C::kWarpgroups * C::kChunk, row, work.tile.head_q,
-                      params_.lengths.cu_q != nullptr ? 0 : work.tile.batch);
+                      batch_of_map(params_, work.tile.batch));
   }
 
   // The position of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.

@@ -40,7 +40,8 @@ class Producer {
     const Work& work = shared_.work[item_.stage()];
     const bool loads = kind == WorkKind::kTile || kind == WorkKind::kCareful;
     const int begin = loads ? ptx::uniform(work.seen.any_begin) : 0, end = loads ? ptx::uniform(work.seen.any_end) : 0;
-    const Source keys{ptx::uniform(work.member.first_k), ptx::uniform(work.tile.head_k), batch_of(work)};
+    const Source keys{ptx::uniform(work.member.first_k), ptx::uniform(work.tile.head_k),
+                      batch_of_map(params_, ptx::uniform(work.tile.batch))};
     const Source queries{ptx::uniform(work.member.first_q + work.tile.m * C::kBlockM), ptx::uniform(work.tile.head_q),
                          keys.batch};
     const int len_k = ptx::uniform(work.member.len_k);
@@ -60,10 +61,6 @@ class Producer {
   // All queries of the item before are loaded, so all of what was before that is done.
   CUTE_DEVICE void plan_next() const {
     if (elected_) ptx::arrive(shared_.plan_next);
-  }
-
-  CUTE_DEVICE int batch_of(const Work& work) const {
-    return params_.lengths.cu_q != nullptr ? 0 : ptx::uniform(work.tile.batch);
   }
 
   CUTE_DEVICE void load_queries(const Source& from, bool loads) const {

@@ -147,6 +147,18 @@ def test_only_the_failed_rows_of_a_tile_are_written_again(device, dtype, path, c
 @pytest.mark.gpu
 @ON_HOPPER
 @DEPTHS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_rows_fail_in_tile_after_tile_of_a_cta(device, dtype, path, depth, causal, rng):
+    """A failed tile comes again three items later, between others that may fail too."""
+    q, k, v = random_inputs(rng, 800, 800, depth, heads=(16, 16), batch=6)
+    q[:, :, ::97] = 60 * k[:, :, 599:600]
+    v[2, :, 450, 3] = np.inf
+    agree(q, k, v, {"causal": causal}, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
 def test_equal_values_average_to_themselves(device, dtype, path, depth, rng):
     q, k, v = random_inputs(rng, 200, 1000, depth)
     v[:] = 1.0

@@ -19,19 +19,18 @@ using namespace cute;
 struct TileShape {
   int warpgroups;  // of the math; each has 64 query rows
   int block_n, stages;
-  bool ordered;       // warpgroups take turns at the tensor cores
-  bool room_for_out;  // in shared memory, beside the queries; or else the output takes their place
+  int chunks_out;     // of the output, 64 or 32 channels each, that have a place in shared memory at a time
   int early_columns;  // of a thread, weighed while the product before is under way
 };
 
 // By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
 // thread's registers with some 30 to spare, K and V with their stages shared memory.
 constexpr TileShape tile_shape(int head_dim) {
-  if (head_dim <= 64) return {3, 128, 3, true, true, 0};
-  if (head_dim <= 96) return {2, 128, 3, true, true, 16};
-  if (head_dim <= 128) return {2, 128, 2, true, true, 16};
-  if (head_dim <= 192) return {2, 96, 2, false, false, 12};
-  return {2, 80, 2, false, false, 8};
+  if (head_dim <= 64) return {3, 128, 3, 1, 0};
+  if (head_dim <= 96) return {2, 128, 3, 3, 16};
+  if (head_dim <= 128) return {2, 128, 2, 2, 16};
+  if (head_dim <= 192) return {2, 64, 2, 3, 8};
+  return {2, 64, 2, 2, 8};
 }
 
 // Places of items of work: warpgroups may be on two, and keys of a third are under way.
@@ -68,8 +67,6 @@ struct Config {
   static constexpr int kRowsPerWarp = 16, kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup,
                        kBlockN = kTile.block_n;
   static constexpr int kStages = kTile.stages;
-  static constexpr bool kOrdered = kTile.ordered;
-  static constexpr bool kRoomForOut = kTile.room_for_out;
   static constexpr int kEarlyColumns = kTile.early_columns;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
   // Of a thread: together no more than the 65536 of a multiprocessor.
@@ -78,6 +75,7 @@ struct Config {
 
   // A box of the copy engine is a chunk of the channels, as wide as a swizzle, of all of a tile's rows.
   static constexpr int kChunk = kHeadDim % 64 == 0 ? 64 : 32, kChunks = kHeadDim / kChunk;
+  static constexpr int kChunksOut = kTile.chunks_out;
   static_assert(kHeadDim % kChunk == 0 && kHeadDim <= 256 && kBlockN % 16 == 0 && kBlockN <= 256);
 
   using AtomK = std::conditional_t<kChunk == 64, GMMA::Layout_K_SW128_Atom<Element>, GMMA::Layout_K_SW64_Atom<Element>>;
@@ -102,8 +100,8 @@ struct Config {
       decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Shape<_64, Int<kColumns>, Int<kBlockN>>,
                                                    GMMA::Major::K, GMMA::Major::MN>()));
   static_assert(size(MmaScores{}) == 128 && size(MmaValues{}) == 128);
-  // One instruction is as wide as the tile. Tiles of 80 keys and sums beside the output take CuTe's full list of
-  // shapes, which the build asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
+  // One instruction is as wide as the tile. Sums beside the output take CuTe's full list of shapes, which the build
+  // asks for (CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED).
   static_assert(tile_size<1>(MmaScores{}) == kBlockN && tile_size<1>(MmaValues{}) == kColumns);
 
   // (MMA = (2, 2, N / 8), MMA_M = 1, MMA_N = 1)
@@ -122,7 +120,7 @@ struct Config {
     cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages];
     cute::array_aligned<Element, cosize_v<LayoutKV> + kOnes, 1024> v[kStages];
     // Of each warp its rows, chunk by chunk, on their way to memory.
-    cute::array_aligned<Element, kRoomForOut ? kBlockM * kHeadDim : 8, kRoomForOut ? 1024 : 16> out;
+    cute::array_aligned<Element, kBlockM * kChunksOut * kChunk, 1024> out;
     // A warpgroup's queries, and its word that there is work.
     ptx::Barrier queries_full[kWarpgroups], queries_empty[kWarpgroups];
     ptx::Barrier planned, plan_next;  // the next item
@@ -142,7 +140,7 @@ struct Config {
 };
 
 // Named barriers; 0 is __syncthreads.
-enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4, kQueriesOfFirst = 5 };
+enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4 };
 
 // A warpgroup's accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8
 // apart.

@@ -1,7 +1,7 @@
 // From a warp's accumulators to memory: which rows failed, normalisation, LSE, and O. Rows that are all to be written
 // leave by the copy engine; others straight from registers: a quad of lanes holds a row in pairs of channels, and
 // transposed among them, each stores 16 bytes. Each warp has its own rows, and the next tile's loads are under way
-// meanwhile, but for the queries where the output takes their place.
+// meanwhile.
 #pragma once
 
 #include "cuda/sm90/launch.h"
@@ -34,7 +34,6 @@ class Epilogue {
     const bool careful = loop_.kind() == WorkKind::kCareful;  // for the rows that failed the first time
     Tensor rows = rows_and_columns(loop_.output);             // (2, D / 4, and one pair more for the sums)
     const float denominators[2] = {loop_.denominator(0), loop_.denominator(1)};
-    if constexpr (!C::kRoomForOut) ptx::named_sync(kQueriesOfFirst + thread_ / 128, 128);  // all are done with them
     const bool suspect[2] = {loop_.softmax.failed(0, rows, denominators[0]),
                              loop_.softmax.failed(1, rows, denominators[1])};
     uint32_t& mark = shared_.failed_rows[loop_.slot()][thread_ / 32];
@@ -62,10 +61,6 @@ class Epilogue {
     if (careful) {
       __syncwarp();
       if (lane() == 0) mark = 0;
-    }
-    if constexpr (!C::kRoomForOut) {
-      if (lane() == 0) ptx::await_stores();
-      loop_.release_queries();
     }
   }
 
@@ -102,35 +97,31 @@ class Epilogue {
   }
 
   CUTE_DEVICE void store_whole() {
-    constexpr int kChunkBytes = kRows * C::kChunk * sizeof(Element), kBlocks = C::kChunk / 8;
-    Element* staged = nullptr;
-    if constexpr (C::kRoomForOut) {
-      staged = shared_.out.data() + thread_ / 32 * kRows * C::kHeadDim;
-      if (lane() == 0) ptx::await_stores();
-      __syncwarp();
-    } else {
-      staged = loop_.queries() + thread_ / 32 % 4 * kRows * C::kHeadDim;
-    }
+    constexpr int kChunkSize = kRows * C::kChunk, kBlocks = C::kChunk / 8;
+    Element* staged = shared_.out.data() + thread_ / 32 * C::kChunksOut * kChunkSize;
     // of matrix lane / 8, which is rows 0 to 7 or 8 to 15 of the first or the second of two blocks of 8 channels
     const int row = lane() % 16, second = lane() / 16;
     const int swizzle = C::kChunk == 64 ? row % 8 : row / 2 % 4;  // of 16-byte units
     const uint32_t target = ptx::shared_address(staged) + row * int(C::kChunk * sizeof(Element));
-    CUTE_UNROLL
-    for (int block = 0; block < C::kHeadDim / 8; block += 2) {
-      const int unit = (block % kBlocks) ^ (second ^ swizzle);
-      ptx::store_matrices(target + block / kBlocks * kChunkBytes + 16 * unit, word(block, 0), word(block, 1),
-                          word(block + 1, 0), word(block + 1, 1));
-    }
-    ptx::fence_async();
-    __syncwarp();
-    if (lane() != 0) return;
     const int batch = batch_of_map(params_, place_.batch);
     CUTE_UNROLL
     for (int chunk = 0; chunk < C::kChunks; ++chunk) {
-      ptx::store_box(&given_.out, staged + chunk * kRows * C::kChunk, chunk * C::kChunk, place_.row, place_.head,
-                     batch);
+      const int place = chunk % C::kChunksOut;
+      if (lane() == 0) ptx::await_stores<C::kChunksOut - 1>();  // the one that had this place
+      __syncwarp();
+      CUTE_UNROLL
+      for (int i = 0; i < kBlocks; i += 2) {
+        const int block = chunk * kBlocks + i, unit = i ^ (second ^ swizzle);
+        ptx::store_matrices(target + place * int(kChunkSize * sizeof(Element)) + 16 * unit, word(block, 0),
+                            word(block, 1), word(block + 1, 0), word(block + 1, 1));
+      }
+      ptx::fence_async();
+      __syncwarp();
+      if (lane() == 0) {
+        ptx::store_box(&given_.out, staged + place * kChunkSize, chunk * C::kChunk, place_.row, place_.head, batch);
+        ptx::commit_stores();
+      }
     }
-    ptx::commit_stores();
   }
 
   CUTE_DEVICE void store_rows(uint32_t left_out) {

@@ -41,8 +41,8 @@ CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, const typename 
   warpgroup_commit_batch();
 }
 
-// output += weights V, and their sums beside it where the tensor cores make them; of the first 16 kSteps keys.
-template <class C, int kSteps = C::kBlockN / 16>
+// output += weights V, and their sums beside it where the tensor cores make them.
+template <class C>
 CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::WeightFragment& weights,
                               const typename C::Element* v) {
   using Element = typename C::Element;
@@ -58,7 +58,7 @@ CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::We
   warpgroup_fence_operand(weights);
   warpgroup_arrive();
   CUTE_UNROLL
-  for (int i = 0; i < kSteps; ++i) gemm(mma, weights(_, _, i), tOrV(_, _, i), output);
+  for (int i = 0; i < size<2>(tOrV); ++i) gemm(mma, weights(_, _, i), tOrV(_, _, i), output);
   warpgroup_commit_batch();
 }
 

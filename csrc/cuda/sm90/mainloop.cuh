@@ -31,20 +31,20 @@ class Mainloop {
   RowSoftmax<Element, 2> softmax;
 
   CUTE_DEVICE Mainloop(const Params& params, Shared& shared) : params_(params), shared_(shared) {
-    if (C::kOrdered && warpgroup() == C::kWarpgroups - 1) pass_turn();
+    if (warpgroup_ == C::kWarpgroups - 1) pass_turn();
   }
 
   // Waits for the next work and its queries.
   CUTE_DEVICE WorkKind await_work() {
     item_.advance();
-    ptx::wait(shared_.queries_full[warpgroup()], queries_parity(item_));
+    ptx::wait(shared_.queries_full[warpgroup_], queries_parity(item_));
     return kind();
   }
 
   CUTE_DEVICE WorkKind kind() const { return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind))); }
 
   // After await_work(), exactly once for each.
-  CUTE_DEVICE void release_queries() const { arrive(shared_.queries_empty[warpgroup()]); }
+  CUTE_DEVICE void release_queries() const { arrive(shared_.queries_empty[warpgroup_]); }
 
   CUTE_DEVICE void run() {
     reset();
@@ -52,7 +52,7 @@ class Mainloop {
     const int begin = ptx::uniform(work().seen.any_begin), end = ptx::uniform(work().seen.any_end);
     if (own.any_begin >= own.any_end) {
       find_place();
-      end_queries();
+      release_queries();
       pass_over(begin, end);
       return;
     }
@@ -71,13 +71,7 @@ class Mainloop {
     }
     for (; n < own.any_end; ++n) step<Step::kFixed, true>(n, own.any_end);
     const int v_stage = await_values(k_.before());
-    // Tiles that do not divide most lengths have a last one with few keys; those of 128 gain nothing by this.
-    constexpr int kFew = kBlockN % 64 == 0 ? 0 : (kBlockN / 16 + 1) / 2;
-    if (kFew != 0 && own_keys_end() <= (own.any_end - 1) * kBlockN + 16 * kFew) {
-      start_values<C, kFew>(output, weights_, shared_.v[v_stage].data());
-    } else {
-      start_values<C>(output, weights_, shared_.v[v_stage].data());
-    }
+    start_values<C>(output, weights_, shared_.v[v_stage].data());
     find_place();
     end_values(v_stage);
     if constexpr (C::kBanded) pass_over(own.any_end, end);
@@ -89,11 +83,10 @@ class Mainloop {
     const int end = ptx::uniform(work().seen.any_end);
     for (int n = ptx::uniform(work().seen.any_begin); n < end; ++n) careful_tile(n);
     find_place();
-    end_queries();
+    release_queries();
   }
 
   CUTE_DEVICE int slot() const { return item_.stage(); }
-  CUTE_DEVICE Element* queries() const { return shared_.q[warpgroup()].data(); }
   // Found while a product is under way, for the epilogue.
   CUTE_DEVICE Place place() const { return place_; }
   // In shared memory: registers are for the accumulators.
@@ -118,13 +111,7 @@ class Mainloop {
  private:
   CUTE_DEVICE const Work<C::kWarpgroups>& work() const { return shared_.work[slot()]; }
 
-  CUTE_DEVICE int warpgroup() const {
-    if constexpr (C::kOrdered) {
-      return warpgroup_;  // which each step asks for
-    } else {
-      return ptx::uniform(ptx::thread_again() / 128);
-    }
-  }
+  CUTE_DEVICE Element* queries() const { return shared_.q[warpgroup_].data(); }
 
   CUTE_DEVICE int first_row() const { return work().tile.m * C::kBlockM; }
 
@@ -138,11 +125,6 @@ class Mainloop {
 
   CUTE_DEVICE void arrive(ptx::Barrier& barrier) const {
     if (threadIdx.x % 32 == 0) ptx::arrive(barrier);
-  }
-
-  // This item's are not needed any more.
-  CUTE_DEVICE void end_queries() const {
-    if constexpr (C::kRoomForOut) release_queries();
   }
 
   CUTE_DEVICE void await_keys() const { ptx::wait(shared_.k_full[k_.stage()], k_.parity()); }
@@ -162,14 +144,10 @@ class Mainloop {
 
   CUTE_DEVICE void release_values(int stage) const { arrive(shared_.v_empty[stage]); }
 
-  CUTE_DEVICE void await_turn() const {
-    if constexpr (C::kOrdered) ptx::named_sync(kTurnOfFirst + warpgroup(), 256);
-  }
+  CUTE_DEVICE void await_turn() const { ptx::named_sync(kTurnOfFirst + warpgroup_, 256); }
 
   CUTE_DEVICE void pass_turn() const {
-    if constexpr (C::kOrdered) {
-      ptx::named_arrive(kTurnOfFirst + (warpgroup() == C::kWarpgroups - 1 ? 0 : warpgroup() + 1), 256);
-    }
+    ptx::named_arrive(kTurnOfFirst + (warpgroup_ == C::kWarpgroups - 1 ? 0 : warpgroup_ + 1), 256);
   }
 
   CUTE_DEVICE void reset() {
@@ -180,15 +158,9 @@ class Mainloop {
 
   // The tiles that this warpgroup's rows see.
   CUTE_DEVICE BandTiles own_tiles() const {
-    const BandTiles& own = work().seen_by[warpgroup()];
+    const BandTiles& own = work().seen_by[warpgroup_];
     return {ptx::uniform(own.any_begin), ptx::uniform(own.any_end), ptx::uniform(own.all_begin),
             ptx::uniform(own.all_end)};
-  }
-
-  // Of the keys that this warpgroup's rows see.
-  CUTE_DEVICE int own_keys_end() const {
-    const int first = first_row() + warpgroup() * C::kRowsPerWarpgroup;
-    return ptx::uniform(row_band<C::kBanded>(params_.band, member(), first, first + C::kRowsPerWarpgroup - 1).any_end);
   }
 
   CUTE_DEVICE void pass_over(int begin, int end) {
@@ -212,7 +184,7 @@ class Mainloop {
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release_keys();
-    if (n + 1 == end) end_queries();
+    if (n + 1 == end) release_queries();
     Tensor rows = rows_and_columns(scores);
     if (!plain) mask_scores(rows, n);
     raise_and_weigh(rows, params_.scale_log2);
@@ -233,7 +205,7 @@ class Mainloop {
     warpgroup_wait<1>();
     warpgroup_fence_operand(scores);
     release_keys();
-    if (n + 1 == end) end_queries();
+    if (n + 1 == end) release_queries();
     Tensor rows = rows_and_columns(scores);
     if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
     if constexpr (kStep == Step::kOnline) {

@@ -28,9 +28,6 @@ class Planner {
       __syncwarp();
       if (first) __syncthreads();  // with those who have made the barriers ready
       if (lane() == 0) ptx::arrive(shared_.planned);
-      if constexpr (!C::kRoomForOut) {
-        if (kind == WorkKind::kTile) prefetch_queries();
-      }
       if (kind == WorkKind::kEnd) return;
       ptx::wait(shared_.plan_next, queries_parity(item_));
       item_.advance();
@@ -71,17 +68,6 @@ class Planner {
     if (lane() < C::kWarpgroups) {
       work.seen_by[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : BandTiles{};
     }
-  }
-
-  // They are loaded late where the output was in their place: then at least from L2.
-  CUTE_DEVICE void prefetch_queries() const {
-    const Work<C::kWarpgroups>& work = shared_.work[item_.stage()];
-    constexpr int kBoxes = C::kWarpgroups * C::kChunks;
-    static_assert(kBoxes <= 32);
-    if (lane() >= kBoxes) return;
-    const int row = work.member.first_q + work.tile.m * C::kBlockM + lane() % C::kWarpgroups * C::kRowsPerWarpgroup;
-    ptx::prefetch_box(&given_.q, lane() / C::kWarpgroups * C::kChunk, row, work.tile.head_q,
-                      batch_of_map(params_, work.tile.batch));
   }
 
   // The position of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.

@@ -103,13 +103,6 @@ __device__ __forceinline__ void copy_box(void* shared, const void* map, Barrier&
       : "memory");
 }
 
-// One box of a 4-d tensor to L2, where a copy finds it sooner.
-__device__ __forceinline__ void prefetch_box(const void* map, int channel, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(channel), "r"(row),
-               "r"(head), "r"(batch)
-               : "memory");
-}
-
 // One box of a 4-d tensor from shared memory, which what wrote it must have fenced (fence_async).
 __device__ __forceinline__ void store_box(const void* map, const void* shared, int channel, int row, int head,
                                           int batch) {
@@ -122,9 +115,10 @@ __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// This thread's boxes have left shared memory.
+// This thread's groups of boxes have left shared memory, but for the kUnderWay last ones.
+template <int kUnderWay = 0>
 __device__ __forceinline__ void await_stores() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kUnderWay) : "memory");
 }
 
 // Four 8x8 matrices of 16-bit elements, a word of each to a thread; address: of row lane % 8 of matrix lane / 8.

@@ -151,8 +151,8 @@ def test_only_the_failed_rows_of_a_tile_are_written_again(device, dtype, path, c
 def test_rows_fail_in_tile_after_tile_of_a_cta(device, dtype, path, depth, causal, rng):
     """A failed tile comes again three items later, between others that may fail too."""
     q, k, v = random_inputs(rng, 800, 800, depth, heads=(16, 16), batch=6)
-    q[:, :, ::97] = 60 * k[:, :, 599:600]
-    v[2, :, 450, 3] = np.inf
+    q[:4, :, ::97] = 60 * k[:4, :, 599:600]
+    v[4, :, 450, 3] = np.inf  # where no weight sinks to zero: 0 * inf is NaN
     agree(q, k, v, {"causal": causal}, device=device, dtype=dtype, path=path)
 
 

@@ -436,3 +436,21 @@ def test_bench_on_the_gpu(mode, tmp_path):
     if mode in ("forward", "decode", "varlen", "features"):
         assert all(row["replay"]["median"] > 0 and row["eager"]["median"] > 0 for row in ours)
         assert all(row["roofline_seconds"] < row["replay"]["median"] for row in ours)
+
+
+@pytest.mark.parametrize("lengths", ["uniform", "equal", "zipf"])
+def test_packed_members_use_up_the_tokens_and_are_the_same_every_time(lengths):
+    problems = pytest.importorskip("flashcute.bench.problems")
+    members = problems.member_lengths(16384, 4096, lengths)
+    assert members == problems.member_lengths(16384, 4096, lengths)
+    assert sum(members) == 16384
+    least = {"uniform": 256, "equal": 4096, "zipf": 16}[lengths]
+    assert least <= min(members[:-1])
+    assert max(members) <= 4096
+    assert len(set(members)) > 3 or lengths == "equal"
+
+
+def test_lengths_are_of_varlen_alone():
+    ran = cli("bench", "forward", "--lengths", "zipf")
+    assert ran.returncode == 2
+    assert "--lengths: forward has no use for it" in ran.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class Sizes:
     tokens: int | None = None
     heads: int | None = None
     heads_k: int | None = None
+    lengths: str | None = None  # of varlen: a key of MEMBERS
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Problem:
     x: int
     panel: str  # "head dim 64, causal"
     label: str = ""  # of a feature, which has no place on an axis of lengths
+    lengths: str = "uniform"  # of packed members: a key of MEMBERS
 
     def facts(self) -> dict[str, Any]:
         case = self.case
@@ -130,7 +132,9 @@ def _decode(sizes: Sizes, gpu: bool) -> list[Problem]:
 
 
 def _varlen(sizes: Sizes, gpu: bool) -> list[Problem]:
-    """Packed members of lengths between a sixteenth of the longest and the longest, until the tokens are used up."""
+    """Packed members, until the tokens are used up."""
+    lengths = sizes.lengths or "uniform"
+    panel = "" if lengths == "uniform" else f", {lengths} lengths"
     seqs = sizes.seqs or ((1024, 2048, 4096, 8192) if gpu else (512, 1024, 2048))
     found = []
     for dtype in _dtypes(sizes, gpu):
@@ -138,22 +142,30 @@ def _varlen(sizes: Sizes, gpu: bool) -> list[Problem]:
             for mask, options in _masks(sizes):
                 for seq in seqs:
                     tokens = sizes.tokens or (GPU_TOKENS if gpu else 2 * seq)
-                    members = len(member_lengths(tokens, seq))
+                    members = len(member_lengths(tokens, seq, lengths))
                     case = Case(
                         dtype, members, _heads(sizes, gpu, dim), (tokens, tokens), (dim, dim),
                         {**options, "layout": "shd"}, ("cu_seqlens",),
                     )  # fmt: skip
-                    found.append(Problem(case, seq, f"{dtype}, head dim {dim}, {mask}"))
+                    found.append(Problem(case, seq, f"{dtype}, head dim {dim}, {mask}{panel}", lengths=lengths))
     return found
 
 
-def member_lengths(tokens: int, longest: int) -> list[int]:
-    """The same for every run."""
+MEMBERS: dict[str, Callable[[np.random.Generator, int], int]] = {
+    "uniform": lambda random, longest: int(random.integers(max(1, longest // 16), longest + 1)),
+    "equal": lambda random, longest: longest,
+    # most are short, a few as long as may be
+    "zipf": lambda random, longest: min(max(int(random.zipf(1.2)), 16), longest),
+}
+
+
+def member_lengths(tokens: int, longest: int, lengths: str = "uniform") -> list[int]:
+    """The same for every run, until the tokens are used up."""
     random = np.random.default_rng([tokens, longest])
-    lengths: list[int] = []
-    while (left := tokens - sum(lengths)) > 0:
-        lengths.append(min(left, int(random.integers(max(1, longest // 16), longest + 1))))
-    return lengths
+    found: list[int] = []
+    while (left := tokens - sum(found)) > 0:
+        found.append(min(left, MEMBERS[lengths](random, longest)))
+    return found
 
 
 def _features(sizes: Sizes, gpu: bool) -> list[Problem]:
@@ -223,7 +235,7 @@ def _optional_tensors(
         elif name == "sinks":
             tensors["sinks"] = torch.randn(heads, generator=random, device=device)
         elif name == "cu_seqlens":
-            members = member_lengths(seq_q, problem.x)
+            members = member_lengths(seq_q, problem.x, problem.lengths)
             bounds = np.cumsum([0, *members]).astype(np.int32)
             for key in ("cu_seqlens_q", "cu_seqlens_k"):
                 lengths[key] = bounds

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from flashcute.bench.record import Run
 
 _HOST_BATCHES = 50
-_SIZES = ("seqs", "dims", "masks", "dtypes", "batch", "tokens", "heads", "heads_k")
+_SIZES = ("seqs", "dims", "masks", "dtypes", "batch", "tokens", "heads", "heads_k", "lengths")
 _UNUSED = {  # flags that a mode has no use for
-    "decode": ("masks", "tokens"),
+    "forward": ("lengths",),
+    "decode": ("masks", "tokens", "lengths"),
     "varlen": ("batch",),
-    "features": ("masks",),
-    "memory": ("rounds", "peers"),
+    "features": ("masks", "lengths"),
+    "memory": ("rounds", "peers", "lengths"),
     "host": (*_SIZES, "peers"),
 }
 _MISS = 1
@@ -71,6 +72,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     sizes = problems.Sizes(
         seqs=arguments.seqs, dims=arguments.dims, masks=arguments.masks, dtypes=arguments.dtypes,
         batch=arguments.batch, tokens=arguments.tokens, heads=arguments.heads, heads_k=arguments.heads_k,
+        lengths=arguments.lengths,
     )  # fmt: skip
     if arguments.batch and arguments.tokens:
         raise _StopError("--tokens: expected without --batch, which it takes the place of")

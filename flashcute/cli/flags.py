@@ -119,6 +119,11 @@ def _add_bench(commands: Any) -> None:
         "--heads-k", type=whole(1), metavar="N", help="of k and v (default: as of q; decode: a quarter)"
     )
     parser.add_argument(
+        "--lengths", choices=("uniform", "equal", "zipf"),
+        help="varlen: of the members, up to one of --seqs: uniform from a sixteenth of it (default), all equal, or "
+        "Zipf's with exponent 1.2, no less than 16",
+    )  # fmt: skip
+    parser.add_argument(
         "--peers", nargs="*", metavar="NAME", help="which libraries beside flashcute (default: all found)"
     )
     parser.add_argument(

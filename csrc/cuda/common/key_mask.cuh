@@ -17,6 +17,47 @@ __device__ __forceinline__ MaskRow key_mask_row(const KeyMaskView& mask, const T
   return {first, step, size, member.len_k};
 }
 
+// Is one of elements [4 * group, 4 * group + 4) set? Their loads wait together; the row has elements.
+__device__ __forceinline__ bool any_of_four(const MaskRow& row, int group) {
+  uint32_t value = 0;
+#pragma unroll 1
+  for (int byte = 0; byte < row.element_size; ++byte) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value |= row.data[min(4 * group + i, row.length - 1) * row.step + byte];
+  }
+  return value != 0;
+}
+
+// By one warp: the range ends where the first and the last tile are that have a visible key.
+template <int kBlockN>
+__device__ __forceinline__ void trim_keys(const MaskRow& row, KeyRange& range) {
+  constexpr int kGroups = kBlockN / 4;
+  const auto visible = [&](int group) { return any_of_four(row, group); };
+  const int begin = range.begin * kGroups, end = end_of_last(begin, range.end * kGroups, visible);
+  range.end = (end + kGroups - 1) / kGroups;
+  range.begin = first_of(begin, end, visible) / kGroups;
+  range.clamp_seeds();
+}
+
+// By one warp: the columns of tile n that take part.
+template <int kBlockN>
+__device__ __forceinline__ Columns<kBlockN> read_columns(const MaskRow& row, int n) {
+  constexpr int kWords = Columns<kBlockN>::kWords;
+  const int first = n * kBlockN + int(threadIdx.x % 32);
+  uint32_t values[kWords] = {};
+#pragma unroll 1
+  for (int byte = 0; byte < row.element_size; ++byte) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) values[i] |= row.data[min(first + 32 * i, row.length - 1) * row.step + byte];
+  }
+  Columns<kBlockN> columns;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    columns.words[i] = __ballot_sync(0xffffffffu, values[i] != 0 && first + 32 * i < row.length);
+  }
+  return columns;
+}
+
 // Every thread of the CTA calls show() and trimmed(), whole warps the others. Of no use where `mask.data` is null.
 template <int kBlockN, int kThreads>
 class KeyMask {

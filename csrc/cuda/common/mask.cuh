@@ -70,9 +70,7 @@ __device__ __forceinline__ BandTiles tiles_of(const RowBand& rows) {
           max(rows.all_end, 0) / kBlockN};
 }
 
-template <int kBlockN>
-__device__ __forceinline__ KeyRange key_range(const RowBand& rows) {
-  const BandTiles tiles = tiles_of<kBlockN>(rows);
+__device__ __forceinline__ KeyRange key_range(const BandTiles& tiles) {
   return {tiles.any_begin, tiles.any_end, tiles.all_begin, tiles.all_end, tiles.any_begin, tiles.any_begin + 1};
 }
 

@@ -15,6 +15,10 @@
 // reverse holds: they have no plain tiles.
 #pragma once
 
+#include <cute/tensor.hpp>
+#include <type_traits>
+#include <utility>
+
 #include "cuda/common/mask.cuh"
 #include "cuda/common/score_pairs.cuh"
 #include "cuda/common/softmax.cuh"
@@ -47,31 +51,65 @@ __device__ __forceinline__ bool are_near(ShiftedSquare u, const ExtrasView& extr
   return ((bits[0] | bits[1]) & 0x7f800000u) == extras.softcap_near;
 }
 
-// Raw products become weights. slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.
-template <PlainForm kForm, bool kSum, class Softmax, class Scores>
-__device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& scores, const Params& params,
-                                                   float slope_log2, int diagonal, ElementPlace place) {
-  constexpr int kRows = decltype(cute::size<0>(scores))::value;
-  const ExtrasView& extras = params.extras;
-  float row_addend[kRows];
-  const float distance = float(place.row(0) + diagonal - place.key(0));
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    row_addend[r] = -softmax.reference[r];
-    if constexpr (has_alibi(kForm)) row_addend[r] = fmaf(-slope_log2, distance + float(8 * r), row_addend[r]);
+// Where the walk starts and which of its tiles may be plain: with ALiBi, the tile's, otherwise the call's.
+template <int kBlockM, int kBlockN>
+__device__ __forceinline__ void seed_plain(const ExtrasView& extras, int m, const Member& member, float slope_log2,
+                                           KeyRange& range) {
+  if (extras.alibi != nullptr) {
+    // the tiles of all rows' diagonals: also of those that do not exist, lest their weights grow without bounds
+    const int first_diagonal = m * kBlockM + member.diagonal;
+    range.start = max(first_diagonal, 0) / kBlockN;
+    range.seed_end = max(first_diagonal + kBlockM - 1, 0) / kBlockN + 1;
+    range.clamp_seeds();
   }
-  const auto addend = [&](int r, int c) {
-    if constexpr (!has_alibi(kForm)) return row_addend[r];
-    return fmaf(slope_log2, float(8 * (c / 2) + c % 2), row_addend[r]);
-  };
-  if constexpr (has_softcap(kForm)) {
-    constexpr int kCount = decltype(cute::size(scores))::value;
-    constexpr bool kKept = kCount <= 32;  // as long as registers last; otherwise squares are made twice
-    auto squares = cute::make_tensor_like(scores);
-    float shift = extras.softcap_shift, slope = extras.softcap_series[0], bend = extras.softcap_series[1];
+  if (extras.plain == PlainForm::kNone || !(slope_log2 >= 0.f)) range.plain_end = 0;
+}
+
+// What 2 is raised to for the weights of a plain tile. Made of raw products, which it may change. kKept: squares are,
+// as long as registers last, rather than made twice.
+template <PlainForm kForm, class Scores, bool kKept>
+class PlainExponents {
+  static constexpr int kRows = decltype(cute::size<0>(std::declval<Scores>()))::value,
+                       kCount = decltype(cute::size(std::declval<Scores>()))::value;
+
+ public:
+  // slope_log2: of ALiBi, negated where the tile's keys lie after the rows' diagonals.
+  __device__ __forceinline__ PlainExponents(const float (&references)[kRows], Scores& scores, const Params& params,
+                                            float slope_log2, int diagonal, ElementPlace place)
+      : scores_(scores), scale_log2_(params.scale_log2), slope_log2_(slope_log2) {
+    const float distance = float(place.row(0) + diagonal - place.key(0));
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      row_addend_[r] = -references[r];
+      if constexpr (has_alibi(kForm)) row_addend_[r] = fmaf(-slope_log2, distance + float(8 * r), row_addend_[r]);
+    }
+    if constexpr (has_softcap(kForm)) cap(params.extras);
+  }
+
+  __device__ __forceinline__ float operator()(int r, int c) const {
+    const float s = scores_(r, c);
+    if constexpr (!has_softcap(kForm)) {
+      return fmaf(s, scale_log2_, addend(r, c));
+    } else if constexpr (kKept) {
+      return fmaf(s, fmaf(squares_(r, c), bend_, slope_), addend(r, c));
+    } else {
+      return fmaf(s, fmaf(fmaf(s, s, shift_), bend_, slope_), addend(r, c));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ float addend(int r, int c) const {
+    if constexpr (!has_alibi(kForm)) return row_addend_[r];
+    return fmaf(slope_log2_, float(8 * (c / 2) + c % 2), row_addend_[r]);
+  }
+
+  __device__ __forceinline__ void cap(const ExtrasView& extras) {
+    shift_ = extras.softcap_shift;
+    slope_ = extras.softcap_series[0];
+    bend_ = extras.softcap_series[1];
     const auto u = [&](int i) {
-      const float square = fmaf(scores(i), scores(i), shift);
-      if constexpr (kKept) squares(i) = square;
+      const float square = fmaf(scores_(i), scores_(i), shift_);
+      if constexpr (kKept) squares_(i) = square;
       return square;
     };
     int far_rounds = __all_sync(0xffffffffu, are_near<kCount>(u, extras)) ? 0 : 1;
@@ -80,24 +118,25 @@ __device__ __forceinline__ void weigh_plain_scores(Softmax& softmax, Scores& sco
     // take its time.
 #pragma unroll 1
     for (; far_rounds > 0; --far_rounds) {
-      cute::transform(scores, scores, [&](float s) {
+      cute::transform(scores_, scores_, [&](float s) {
         return fmaf(upper_share(s * extras.softcap_rate), -2.f * extras.softcap_log2, extras.softcap_log2);
       });
       if constexpr (kKept) {
-        cute::fill(squares, 0.f);
+        cute::fill(squares_, 0.f);
       } else {
-        shift = bend = 0.f;
+        shift_ = bend_ = 0.f;
       }
-      slope = 1.f;
+      slope_ = 1.f;
     }
-    softmax.template weigh<kSum>(scores, [&](int r, int c) {
-      const float s = scores(r, c), square = kKept ? squares(r, c) : fmaf(s, s, shift);
-      return fmaf(s, fmaf(square, bend, slope), addend(r, c));
-    });
-  } else {
-    softmax.template weigh<kSum>(scores,
-                                 [&](int r, int c) { return fmaf(scores(r, c), params.scale_log2, addend(r, c)); });
   }
-}
+
+  struct Nothing {};
+  Scores& scores_;
+  const float scale_log2_, slope_log2_;
+  float row_addend_[kRows];
+  std::conditional_t<kKept && has_softcap(kForm), decltype(cute::make_tensor_like(std::declval<Scores>())), Nothing>
+      squares_;
+  float shift_ = 0.f, slope_ = 0.f, bend_ = 0.f;
+};
 
 }  // namespace flashcute::cuda

@@ -66,21 +66,41 @@ struct ScoreExtras {
         for_each_value<Element, kRows, kColumns>(extras.bias, base_of(extras.bias), member, place, add);
       }
     }
-    if (extras.alibi != nullptr) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          const float distance = fabsf(float(place.row(r) + member.diagonal - place.key(c)));
-          scores(r, c) = fmaf(-slope_log2, distance, scores(r, c));
-        }
-      }
-    }
+    add_alibi(scores, place);
     if (extras.dense_mask.data != nullptr) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) scores(r, c) = visible(r, c) ? scores(r, c) : -INFINITY;
+      }
+    }
+  }
+
+  // Raw products become scores in powers of two, as far as softcap.
+  template <class Scores>
+  __device__ __forceinline__ void scale_and_cap(Scores& scores) const {
+    const ExtrasView& extras = params.extras;
+    if (extras.softcap == 0.f) {
+      cute::transform(scores, scores, [&](float s) { return s * params.scale_log2; });
+    } else if (extras.softcap <= kMaxLeanSoftcap) {
+      cute::transform(scores, scores, [&](float s) {
+        return fmaf(upper_share(s * extras.softcap_rate), -2.f * extras.softcap_log2, extras.softcap_log2);
+      });
+    } else {
+      cute::transform(scores, scores,
+                      [&](float s) { return extras.softcap_log2 * tanh_precise(s * extras.softcap_rate); });
+    }
+  }
+
+  template <class Scores>
+  __device__ __forceinline__ void add_alibi(Scores& scores, ElementPlace place) const {
+    if (params.extras.alibi == nullptr) return;
+#pragma unroll
+    for (int r = 0; r < decltype(cute::size<0>(scores))::value; ++r) {
+#pragma unroll
+      for (int c = 0; c < decltype(cute::size<1>(scores))::value; ++c) {
+        const float distance = fabsf(float(place.row(r) + member.diagonal - place.key(c)));
+        scores(r, c) = fmaf(-slope_log2, distance, scores(r, c));
       }
     }
   }
@@ -138,21 +158,6 @@ struct ScoreExtras {
 
   __device__ __forceinline__ int64_t base_of(const ScoreView& view) const {
     return tile.batch * view.batch + tile.head_q * view.head;
-  }
-
-  template <class Scores>
-  __device__ __forceinline__ void scale_and_cap(Scores& scores) const {
-    const ExtrasView& extras = params.extras;
-    if (extras.softcap == 0.f) {
-      cute::transform(scores, scores, [&](float s) { return s * params.scale_log2; });
-    } else if (extras.softcap <= kMaxLeanSoftcap) {
-      cute::transform(scores, scores, [&](float s) {
-        return fmaf(upper_share(s * extras.softcap_rate), -2.f * extras.softcap_log2, extras.softcap_log2);
-      });
-    } else {
-      cute::transform(scores, scores,
-                      [&](float s) { return extras.softcap_log2 * tanh_precise(s * extras.softcap_rate); });
-    }
   }
 };
 

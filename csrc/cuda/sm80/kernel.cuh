@@ -10,16 +10,8 @@ namespace flashcute::cuda::sm80 {
 // Which form the plain tiles take is the call's (PlainForm); with ALiBi, where the walk starts is the tile's.
 template <class C>
 CUTE_DEVICE void plan_extras(const Params& params, Work& work) {
-  const ExtrasView& extras = params.extras;
-  work.slope_log2 = slope_log2_of(extras, work.tile);
-  if (extras.alibi != nullptr) {
-    // the tiles of all rows' diagonals: also of those that do not exist, lest their weights grow without bounds
-    const int first_diagonal = work.tile.m * C::kBlockM + work.member.diagonal;
-    work.range.start = max(first_diagonal, 0) / C::kBlockN;
-    work.range.seed_end = max(first_diagonal + C::kBlockM - 1, 0) / C::kBlockN + 1;
-    work.range.clamp_seeds();
-  }
-  if (extras.plain == PlainForm::kNone || !(work.slope_log2 >= 0.f)) work.range.plain_end = 0;
+  work.slope_log2 = slope_log2_of(params.extras, work.tile);
+  seed_plain<C::kBlockM, C::kBlockN>(params.extras, work.tile.m, work.member, work.slope_log2, work.range);
 }
 
 // By one warp, for all: lengths on the device may change meanwhile, and threads must not disagree about them.
@@ -31,7 +23,7 @@ CUTE_DEVICE Work plan_work(const Params& params) {
   const int first_row = work.tile.m * C::kBlockM, last_row = min(first_row + C::kBlockM, work.member.len_q) - 1;
   work.present = work.tile.m >= 0 && first_row <= last_row;
   if (!work.present) return work;
-  work.range = key_range<C::kBlockN>(row_band<C::kBanded>(params.band, work.member, first_row, last_row));
+  work.range = key_range(tiles_of<C::kBlockN>(row_band<C::kBanded>(params.band, work.member, first_row, last_row)));
   if constexpr (C::kExtras) plan_extras<C>(params, work);
   return work;
 }

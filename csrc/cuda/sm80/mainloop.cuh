@@ -260,7 +260,9 @@ class Mainloop {
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
     const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
-    weigh_plain_scores<kForm, kSums>(softmax, rows, params_, slope_log2, member().diagonal, place_of(n));
+    softmax.template weigh<kSums>(
+        rows, PlainExponents<kForm, decltype(rows), (size(rows) <= 32)>(softmax.reference, rows, params_, slope_log2,
+                                                                        member().diagonal, place_of(n)));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
     round_weights<C>(scores, weights);
     const auto operand = weights_of_tile<C>(shared_, lane, weights);

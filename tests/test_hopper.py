@@ -1,6 +1,6 @@
 """The sm90 family: what it takes and refuses, which needs no GPU, and its results, which need a Hopper GPU.
 
-Lengths are of several tiles (of 80 to 192 rows or keys) with odd ends.
+Lengths are of several tiles (of 64 to 192 rows or keys) with odd ends.
 """
 
 from __future__ import annotations
@@ -63,7 +63,17 @@ def test_other_gpus_do_not(device):
 
 @needs_kernels
 def test_what_it_lacks_goes_to_the_older_family():
-    assert kernel_for("--head-dim", "64", "--softcap", "30").startswith("sm80_")
+    assert kernel_for("--head-dim", "64", "--with", "bias").startswith("sm80_")
+
+
+@needs_kernels
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize(
+    "words", ["--softcap 30", "--with alibi_slopes", "--with sinks", "--with mask"]
+)
+def test_features_of_rows_and_columns_take_its_kernels_of_mask_class_any(head_dim, words):
+    kernel = kernel_for("--head-dim", str(head_dim), "--causal", *words.split())
+    assert kernel == f"sm90_hd{head_dim}_bfloat16_any"
 
 
 @needs_kernels
@@ -202,6 +212,93 @@ def test_packed_members(device, dtype, path, depth, causal, rng):
     options = {
         "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
         "max_seqlen_k": 500, "causal": causal,
+    }  # fmt: skip
+    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+
+
+def slopes(*values):
+    return tensor(np.array(values), "float32")
+
+
+def mask_of(keep):
+    return tensor(keep, "bool")
+
+
+FEATURES = {
+    "softcap": {"softcap": 30.0},
+    "wide softcap": {"softcap": 300.0},
+    "alibi": {"alibi_slopes": slopes(0.02, 0.7)},
+    "alibi of either sign": {"alibi_slopes": slopes(0.3, -0.01)},
+    "sinks": {"sinks": slopes(0.5, -2.0)},
+    "negative scale": {"scale": -0.2},
+    "all": {"softcap": 20.0, "alibi_slopes": slopes(0.05, 0.2), "sinks": slopes(3.0, 1.0)},
+}
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@pytest.mark.parametrize("depth", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features(device, dtype, path, depth, band, feature, rng):
+    inputs = random_inputs(rng, 300, 700, depth)
+    agree(*inputs, {**BANDS[band], **FEATURES[feature]}, device=device, dtype=dtype, path=path)
+
+
+def masks_of_keys(rng, keys):
+    """A batch of them: holes, one tile's hole, padding behind, padding before, one key, none."""
+    keep = np.ones((6, keys), bool)
+    keep[0] = rng.random(keys) < 0.5
+    keep[1, 256:384] = False
+    keep[2, 301:] = False
+    keep[3, :450] = False
+    keep[4] = np.arange(keys) == 333
+    keep[5] = False
+    return keep
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("feature", ["none", "all"])
+def test_key_masks(device, dtype, path, depth, causal, feature, rng):
+    """Infs and NaNs of hidden keys reach no row."""
+    keys = 900
+    q, k, v = random_inputs(rng, 400, keys, depth, batch=6)
+    keep = masks_of_keys(rng, keys)
+    hidden = ~keep[:, None, :, None] & (rng.random(v.shape) < 0.01)
+    v[hidden] = np.inf
+    options = {"causal": causal, "mask": mask_of(keep), **FEATURES.get(feature, {})}
+    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("feature", ["softcap", "alibi", "all"])
+def test_features_of_rows_that_fail(device, dtype, path, depth, feature, rng):
+    """Late keys far above the first tile's, and infs and NaNs that some rows see."""
+    q, k, v = random_inputs(rng, 600, 600, depth)
+    q[:, :, ::5] = 40 * k[:, :, 500:501]
+    v[:, 1, 290, 5] = np.nan
+    keep = np.ones(600, bool)
+    keep[[3, 291]] = False
+    options = {"causal": True, "mask": mask_of(keep), **FEATURES[feature]}
+    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+
+
+@pytest.mark.gpu
+@ON_HOPPER
+@DEPTHS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_features_of_packed_members(device, dtype, path, depth, causal, rng):
+    lengths = np.array([100, 0, 257, 1, 500, 64])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    q, k, v = (rng.standard_normal((2, lengths.sum(), depth)) for _ in range(3))
+    options = {
+        "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
+        "max_seqlen_k": 500, "causal": causal, **FEATURES["all"],
     }  # fmt: skip
     agree(q, k, v, options, device=device, dtype=dtype, path=path)
 

@@ -25,12 +25,12 @@ struct TileShape {
 
 // By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
 // thread's registers with some 30 to spare, K and V with their stages shared memory.
-constexpr TileShape tile_shape(int head_dim) {
-  if (head_dim <= 64) return {3, 128, 3, 1, 0};
+constexpr TileShape tile_shape(int head_dim, bool extras) {
+  if (head_dim <= 64) return extras ? TileShape{2, 128, 3, 1, 16} : TileShape{3, 128, 3, 1, 0};
   if (head_dim <= 96) return {2, 128, 3, 3, 16};
   if (head_dim <= 128) return {2, 128, 2, 2, 16};
   if (head_dim <= 192) return {2, 64, 2, 3, 8};
-  return {2, 64, 2, 2, 8};
+  return {2, 64, 2, 2, extras ? 0 : 8};
 }
 
 // Places of items of work: warpgroups may be on two, and keys of a third are under way.
@@ -45,6 +45,12 @@ enum class WorkKind {
 
 // An item. Only the planner looks at lengths on the device: they may change meanwhile, and warps must not disagree
 // about them.
+// Of an item of mask class any.
+struct Walk {
+  KeyRange range;    // the order of the tiles seen, and which of them may be plain
+  float slope_log2;  // ALiBi's, times log2(e)
+};
+
 template <int kWarpgroups>
 struct Work {
   WorkKind kind;
@@ -58,10 +64,10 @@ struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;  // bucket: channels beyond the tensors' own are zeros
   static constexpr MaskClass kMask = kMask_;
-  static constexpr bool kBanded = kMask != MaskClass::kFull;
-  static_assert(kKind == TileKind::kUsual && kMask != MaskClass::kAny);
+  static constexpr bool kBanded = kMask != MaskClass::kFull, kExtras = kMask == MaskClass::kAny;
+  static_assert(kKind == TileKind::kUsual);
 
-  static constexpr TileShape kTile = tile_shape(kHeadDim);
+  static constexpr TileShape kTile = tile_shape(kHeadDim, kExtras);
   static constexpr int kWarpgroups = kTile.warpgroups, kMathWarps = 4 * kWarpgroups, kMathThreads = 32 * kMathWarps;
   static constexpr int kThreads = kMathThreads + 128;  // and the producer
   static constexpr int kRowsPerWarp = 16, kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup,
@@ -69,9 +75,10 @@ struct Config {
   static constexpr int kStages = kTile.stages;
   static constexpr int kEarlyColumns = kTile.early_columns;
   static constexpr int kColumnWords = (kBlockN + 31) / 32;  // one bit a column
-  // Of a thread: together no more than the 65536 of a multiprocessor.
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32, kMathRegisters = kWarpgroups == 2 ? 232 : 160;
-  static_assert(128 * kProducerRegisters + kMathThreads * kMathRegisters <= 65536);
+  // Of a thread: together no more than the CTA is launched with, or those who ask for more wait for ever.
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32, kMathRegisters = kWarpgroups == 2 ? 232 : 160,
+                       kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static_assert(128 * kProducerRegisters + kMathThreads * kMathRegisters <= kThreads * kLaunchRegisters);
 
   // A box of the copy engine is a chunk of the channels, as wide as a swizzle, of all of a tile's rows.
   static constexpr int kChunk = kHeadDim % 64 == 0 ? 64 : 32, kChunks = kHeadDim / kChunk;
@@ -130,6 +137,9 @@ struct Config {
     Work<kWarpgroups> work[kItems];
     uint32_t failed_rows[kItems][kMathWarps];   // one bit a row: what the planner must offer again
     uint32_t seen_keys[kBlockM][kColumnWords];  // one bit a key: isolate.cuh
+    // Of mask class any: beside the items, and beside the keys what the key mask lets take part of them.
+    Walk walks[kItems];
+    Columns<kBlockN> columns[kStages];
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 

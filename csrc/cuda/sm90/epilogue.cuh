@@ -48,8 +48,14 @@ class Epilogue {
     left_out &= (1u << kRows) - 1;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      if (params_.lse.data != nullptr) store_lse(r, writes(left_out, r));
-      const float factor = denominators[r] == 0.f ? 0.f : ptx::reciprocal(denominators[r]);
+      float denominator = denominators[r], factor = 1.f, sum = 0.f;
+      if (params_.lse.data != nullptr) sum = quad_reduce(loop_.softmax.sum[r], [](float a, float b) { return a + b; });
+      if constexpr (C::kExtras) {
+        if (params_.extras.sinks != nullptr) factor = loop_.softmax.add_sink(r, loop_.sink(), denominator, sum);
+      }
+      if (params_.lse.data != nullptr) store_lse(r, sum, writes(left_out, r));
+      // a row that sees no key is empty, whatever the sink
+      factor = denominators[r] == 0.f ? 0.f : factor * ptx::reciprocal(denominator);
       CUTE_UNROLL
       for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) *= factor;
     }
@@ -84,8 +90,7 @@ class Epilogue {
     return __reduce_or_sync(0xffffffffu, failed);
   }
 
-  CUTE_DEVICE void store_lse(int r, bool writes) {
-    const float sum = quad_reduce(loop_.softmax.sum[r], [](float a, float b) { return a + b; });
+  CUTE_DEVICE void store_lse(int r, float sum, bool writes) {
     if (!writes || lane() % 4 != 0) return;
     params_.lse.data[place_.batch * params_.lse.batch + place_.head * params_.lse.head +
                      int64_t(place_.row + lane() / 4 + 8 * r) * params_.lse.row] = loop_.softmax.log_sum_exp(r, sum);

@@ -91,9 +91,11 @@ CUTE_DEVICE void round_weights(const typename C::ScoreFragment& scores, typename
 
 // The same in parts, of which only the last needs the weights' registers: sum_weights() of every column, then
 // join_weights(). A bfloat16 is the upper half of a float, and cutting a float there costs no more than taking a word
-// apart; with weights kCutLift times as large, no weight is off by more than a rounded one may be.
+// apart; with weights kCutLift times as large, no weight is off by more than a rounded one may be. Not beside sinks,
+// whose weights are not cut.
 template <class C>
-inline constexpr bool kCutsWeights = !C::kSums && std::is_same_v<typename C::Element, cutlass::bfloat16_t>;
+inline constexpr bool kCutsWeights =
+    !C::kSums && !C::kExtras && std::is_same_v<typename C::Element, cutlass::bfloat16_t>;
 inline constexpr float kCutLift = 1.f + 0x1p-8f, kCutLiftLog2 = 0.0056245492f;
 
 // Of columns [kBegin, kEnd), multiples of 2.

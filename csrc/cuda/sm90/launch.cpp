@@ -22,8 +22,17 @@ Strides as_read(const Strides& strides, const Staging& staging) {
   return staging.size == 0 ? strides : Strides{staging.batch, staging.head, staging.row};
 }
 
+// Values for each pair of query and key.
+const char* feature_beyond_family(const Problem& p) {
+  if (p.bias.present) return "bias";
+  if (p.dense_mask.present) return "a dense mask";
+  if (p.block_mask.present) return "a block mask";
+  if (p.dropout.p > 0.0f) return "dropout_p";
+  return nullptr;
+}
+
 bool equal_tiles(const KernelInfo& kernel, const Problem& p) {
-  return kernel.mask == MaskClass::kFull && !p.packed() && p.seq_q % kernel.block_m == 0;
+  return !p.band.bounded() && !p.key_mask.present && !p.packed() && p.seq_q % kernel.block_m == 0;
 }
 
 // CTAs at work at a time, dealt out over few heads, read the same keys from L2. Of unequal tiles the heaviest must go
@@ -38,8 +47,12 @@ int heads_per_group(const Problem& p, bool equal) {
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
-  const char* feature = p.key_mask.present ? "a key mask" : feature_of_class_any(p);
-  if (feature != nullptr) return std::string(feature) + " is not for the sm90 family so far";
+  if (kernel.mask == MaskClass::kAny) {
+    if (const char* feature = feature_beyond_family(p)) return std::string(feature) + " is not for the sm90 family";
+  } else {
+    const char* feature = p.key_mask.present ? "a key mask" : feature_of_class_any(p);
+    if (feature != nullptr) return std::string(feature) + " needs a kernel of mask class any";
+  }
   std::string reason = size_refusal(kernel, p);
   if (!reason.empty()) return reason;
   // A copy of nothing has no map.

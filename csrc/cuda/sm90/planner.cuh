@@ -5,6 +5,8 @@
 // one is planned, and they come first.
 #pragma once
 
+#include "cuda/common/key_mask.cuh"
+#include "cuda/common/scores.cuh"
 #include "cuda/sm90/config.cuh"
 #include "cuda/sm90/launch.h"
 
@@ -50,6 +52,7 @@ class Planner {
       const int begin = tile.m * C::kBlockM, end = min(begin + C::kBlockM, member.len_q);
       if (tile.m >= 0 && begin < end) {
         write(tile, member, begin, end);
+        if constexpr (C::kExtras) write_extras(tile, member);
         since_tile_ = 0;
         return WorkKind::kTile;
       }
@@ -68,6 +71,26 @@ class Planner {
     if (lane() < C::kWarpgroups) {
       work.seen_by[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : BandTiles{};
     }
+  }
+
+  CUTE_DEVICE void write_extras(const TileIndex& tile, const Member& member) const {
+    Work<C::kWarpgroups>& work = shared_.work[item_.stage()];
+    __syncwarp();
+    KeyRange range = key_range(work.seen);
+    if (params_.key_mask.data != nullptr) {
+      trim_keys<C::kBlockN>(key_mask_row(params_.key_mask, tile, member), range);
+      __syncwarp();
+      if (lane() == 0) clip(work.seen, range);
+      if (lane() < C::kWarpgroups) clip(work.seen_by[lane()], range);
+    }
+    const float slope_log2 = slope_log2_of(params_.extras, tile);
+    seed_plain<C::kBlockM, C::kBlockN>(params_.extras, tile.m, member, slope_log2, range);
+    if (lane() == 0) shared_.walks[item_.stage()] = {range, slope_log2};
+  }
+
+  CUTE_DEVICE static void clip(BandTiles& tiles, const KeyRange& range) {
+    tiles.any_begin = max(tiles.any_begin, range.begin);
+    tiles.any_end = min(tiles.any_end, range.end);
   }
 
   // The position of this CTA's next tile, in the first lane. Tiles of equal weight go round in turn.

@@ -6,6 +6,7 @@
 // the copy engine takes from uniform registers.
 #pragma once
 
+#include "cuda/common/key_mask.cuh"
 #include "cuda/sm90/config.cuh"
 #include "cuda/sm90/launch.h"
 
@@ -45,16 +46,20 @@ class Producer {
     const Source queries{ptx::uniform(work.member.first_q + work.tile.m * C::kBlockM), ptx::uniform(work.tile.head_q),
                          keys.batch};
     const int len_k = ptx::uniform(work.member.len_k);
-    if (begin < end) load_keys(keys, begin);
+    const int start =
+        C::kExtras && kind == WorkKind::kTile ? ptx::uniform(shared_.walks[item_.stage()].range.start) : begin;
+    if (begin < end) load_keys(work, keys, start);
     load_queries(queries, loads);
     item_.advance();
     // Late, lest this CTA hold a tile that another could begin, but so that the plan comes under the last loads.
     const int drawing = max(begin, end - 2);
     if (begin >= end) plan_next();
-    for (int n = begin; n < end; ++n) {
-      if (n == drawing) plan_next();
-      if (n + 1 < end) load_keys(keys, n + 1);
+    for (int i = begin, n = start; i < end; ++i) {
+      if (i == drawing) plan_next();
+      const int next = C::kExtras && n + 1 == end ? begin : n + 1;
+      if (i + 1 < end) load_keys(work, keys, next);
       load_values(keys, n, len_k);
+      n = next;
     }
   }
 
@@ -80,10 +85,16 @@ class Producer {
     __syncwarp();
   }
 
-  CUTE_DEVICE void load_keys(const Source& from, int n) {
+  CUTE_DEVICE void load_keys(const Work& work, const Source& from, int n) {
     const int stage = k_.stage();
+    const bool masks = C::kExtras && params_.key_mask.data != nullptr;
+    Columns<C::kBlockN> columns;
+    if (masks) columns = read_columns<C::kBlockN>(key_mask_row(params_.key_mask, work.tile, work.member), n);
     ptx::wait(shared_.k_empty[stage], k_.parity() ^ 1);
     if (elected_) {
+      if constexpr (C::kExtras) {
+        if (masks) shared_.columns[stage] = columns;
+      }
       ptx::arrive_expecting(shared_.k_full[stage], C::kKeyValueBytes);
       copy_rows<C::kBlockN>(given_.k, shared_.k[stage].data(), shared_.k_full[stage], ptx::Keep::kLastOut, from,
                             n * C::kBlockN);

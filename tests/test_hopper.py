@@ -68,9 +68,7 @@ def test_what_it_lacks_goes_to_the_older_family():
 
 @needs_kernels
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
-@pytest.mark.parametrize(
-    "words", ["--softcap 30", "--with alibi_slopes", "--with sinks", "--with mask"]
-)
+@pytest.mark.parametrize("words", ["--softcap 30", "--with alibi_slopes", "--with sinks", "--with mask"])
 def test_features_of_rows_and_columns_take_its_kernels_of_mask_class_any(head_dim, words):
     kernel = kernel_for("--head-dim", str(head_dim), "--causal", *words.split())
     assert kernel == f"sm90_hd{head_dim}_bfloat16_any"

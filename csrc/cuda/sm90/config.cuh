@@ -43,14 +43,14 @@ enum class WorkKind {
   kEnd,
 };
 
-// An item. Only the planner looks at lengths on the device: they may change meanwhile, and warps must not disagree
-// about them.
-// Of an item of mask class any.
+// Beside an item, for mask class any.
 struct Walk {
   KeyRange range;    // the order of the tiles seen, and which of them may be plain
   float slope_log2;  // ALiBi's, times log2(e)
 };
 
+// An item. Only the planner looks at lengths on the device: they may change meanwhile, and warps must not disagree
+// about them.
 template <int kWarpgroups>
 struct Work {
   WorkKind kind;

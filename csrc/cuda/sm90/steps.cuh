@@ -266,7 +266,7 @@ class Steps {
     extras.add_alibi(scores, place_of(n));
   }
 
-  // Those of the key mask.
+  // -inf where the key mask hides the key.
   template <class Scores>
   CUTE_DEVICE static void hide_keys(Scores& scores, const Columns<kBlockN>& columns) {
     CUTE_UNROLL

@@ -39,6 +39,17 @@ def random_inputs(rng, rows, keys, depth, heads=(2, 2), batch=1):
     return [rng.standard_normal(shape) for shape in shapes]
 
 
+def packed_inputs(rng, depth):
+    """q, k, v and options of six members, one of them empty; the third begins at row 100."""
+    starts = np.cumsum([0, 100, 0, 257, 1, 500, 64])
+    q, k, v = (rng.standard_normal((2, starts[-1], depth)) for _ in range(3))
+    options = {
+        "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
+        "max_seqlen_k": 500,
+    }  # fmt: skip
+    return q, k, v, options
+
+
 # -- which problems it takes
 
 
@@ -203,15 +214,9 @@ def test_keys_beyond_the_used_ones_may_be_anything(device, dtype, path, depth, c
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_packed_members(device, dtype, path, depth, causal, rng):
     """Neighbours' infs lie in the copies of a member's last tile; empty members have no tile."""
-    lengths = np.array([100, 0, 257, 1, 500, 64])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    q, k, v = (rng.standard_normal((2, lengths.sum(), depth)) for _ in range(3))
-    v[:, starts[2]] = np.inf  # the third member's first row, after the first's tail
-    options = {
-        "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
-        "max_seqlen_k": 500, "causal": causal,
-    }  # fmt: skip
-    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+    q, k, v, options = packed_inputs(rng, depth)
+    v[:, 100] = np.inf  # the third member's first row, after the first's tail
+    agree(q, k, v, {"causal": causal, **options}, device=device, dtype=dtype, path=path)
 
 
 def slopes(*values):
@@ -291,14 +296,8 @@ def test_features_of_rows_that_fail(device, dtype, path, depth, feature, rng):
 @DEPTHS
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_features_of_packed_members(device, dtype, path, depth, causal, rng):
-    lengths = np.array([100, 0, 257, 1, 500, 64])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    q, k, v = (rng.standard_normal((2, lengths.sum(), depth)) for _ in range(3))
-    options = {
-        "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
-        "max_seqlen_k": 500, "causal": causal, **FEATURES["all"],
-    }  # fmt: skip
-    agree(q, k, v, options, device=device, dtype=dtype, path=path)
+    q, k, v, options = packed_inputs(rng, depth)
+    agree(q, k, v, {"causal": causal, **options, **FEATURES["all"]}, device=device, dtype=dtype, path=path)
 
 
 @pytest.mark.gpu

@@ -47,7 +47,10 @@ class Steps {
   CUTE_DEVICE WorkKind kind() const { return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind))); }
 
   // After await_work(), exactly once for each.
-  CUTE_DEVICE void release_queries() const { arrive(shared_.queries_empty[warpgroup()]); }
+  CUTE_DEVICE void release_queries() const {
+    __syncwarp();  // every lane has read what it needs of the item before
+    arrive(shared_.queries_empty[warpgroup()]);
+  }
 
   CUTE_DEVICE int slot() const { return item_.stage(); }
   // Found while a product is under way, for the epilogue.

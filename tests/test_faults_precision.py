@@ -80,3 +80,67 @@ def test_keys_of_one_huge_score_share_their_row(device, dtype, kind, size):
         expected = problem.expected()
         assert np.abs(out - expected.out).max() <= 5e-3
         np.testing.assert_allclose(lse, expected.lse, rtol=1e-5, atol=1e-3)
+
+
+def rounded(x, dtype):
+    """To the nearest of dtype, as float32."""
+    if dtype == "float16":
+        return x.astype(np.float16).astype(np.float32)
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def textbook(scores, v, dtype, tile=64):
+    """(rows, D): online softmax without shortcuts, weights rounded to dtype for both sums, which are float32."""
+    rows, keys = scores.shape
+    scores = (scores * np.log2(np.e)).astype(np.float32)
+    maximum = np.full((rows, 1), -np.inf, np.float32)
+    sums, out = np.zeros((rows, 1), np.float32), np.zeros((rows, v.shape[1]), np.float32)
+    for begin in range(0, keys, tile):
+        part = scores[:, begin : begin + tile]
+        raised = np.maximum(maximum, part.max(axis=1, keepdims=True))
+        base = np.where(np.isinf(raised), 0, raised)
+        weights, rescale = rounded(np.exp2(part - base), dtype), np.exp2(maximum - base)
+        sums = sums * rescale + weights.sum(axis=1, keepdims=True)
+        out = out * rescale + weights @ v[begin : begin + tile]
+        maximum = raised
+    return rounded(out / sums, dtype)
+
+
+ADVERSARIES = {
+    "rising": np.linspace(-20, 20, 640),
+    "rising fast": np.linspace(0, 300, 640),
+    "falling": np.linspace(20, -20, 640),
+    "one late": np.where(np.arange(640) == 600, 100, 0),
+    "all equal": np.full(640, 3.0),
+    "large of either sign": np.where(np.arange(640) % 3 == 1, 1e4, -1e4),
+    "tiny": np.where(np.arange(640) % 2 == 1, 2.0**-20, -(2.0**-130)),
+    "infinite": np.where(np.arange(640) % 5 == 2, -np.inf, np.linspace(-3, 9, 640)),
+}
+
+
+@pytest.mark.parametrize("values", [1.0, 2.0**-20], ids=["", "small values"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("depth", [64, 128, 256])
+@pytest.mark.parametrize("kind", ADVERSARIES)
+@pytest.mark.parametrize(
+    ("device", "dtype"), [case for case in ON_BOTH.args[1] if "float32" not in getattr(case, "values", case)]
+)
+def test_no_shortcut_costs_more_than_half_of_the_textbooks_error(device, dtype, kind, depth, causal, values, rng):
+    """A reference that is kept, a rescale left out, a cut weight: errors stay within 1.5 times those of a kernel that
+    does none of it, on rows made to find the difference."""
+    if device == "cuda":
+        support.skip_without_cuda()
+    keys = len(ADVERSARIES[kind])
+    q, k = np.zeros((1, 2, keys, depth), np.float32), np.zeros((1, 2, keys, depth), np.float32)
+    q[..., 0], k[..., 0] = 1, ADVERSARIES[kind]
+    q, k, v = (rounded(x, dtype) for x in (q, k, values * rng.standard_normal(k.shape)))
+    options = {"scale": 1.0, "causal": causal}
+    out, _ = compute(q, k, v, device=device, dtype=dtype, options=options)
+    scores = np.broadcast_to(k[0, 0, :, 0], (keys, keys))
+    if causal:
+        scores = np.where(np.tri(keys, dtype=bool), scores, -np.inf)
+    weights = np.exp(scores.astype(np.float64) - np.max(scores, axis=1, keepdims=True, initial=-1e30))
+    exact = weights @ v[0].astype(np.float64) / weights.sum(axis=1, keepdims=True)
+    bound = max(np.abs(textbook(scores, v[0, head], dtype) - exact[head]).max() for head in range(2))
+    assert np.abs(out[0] - exact).max() <= 1.5 * bound + 1e-7 * values

@@ -99,7 +99,11 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
 // What is computed from `value` afterwards is computed there, not kept in registers across the loops before.
 template <class Word>
 __device__ __forceinline__ void forget_origin(Word& value) {
-  asm volatile("" : "+r"(value));
+  if constexpr (std::is_same_v<Word, float>) {
+    asm volatile("" : "+f"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
 }
 
 }  // namespace flashcute::cuda::ptx

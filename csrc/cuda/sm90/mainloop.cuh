@@ -34,6 +34,7 @@ class Mainloop : public Steps<C> {
       this->template step<Step::kOnline, true>(n, own.any_end);
     }
     softmax.settle();
+    for (float& reference : softmax.reference) ptx::forget_origin(reference);  // or each step settles it again
     if (sums) {
       for (; n < own.all_end; ++n) this->template step<Step::kPlain, true>(n, own.any_end);
     } else {
@@ -41,7 +42,7 @@ class Mainloop : public Steps<C> {
     }
     for (; n < own.any_end; ++n) this->template step<Step::kFixed, true>(n, own.any_end);
     const int v_stage = await_values(k_.before());
-    start_values<C>(output, weights_, shared_.v[v_stage].data());
+    start_values<C>(output, weights_, operands_.values(v_stage));
     find_place();
     end_values(v_stage);
     if constexpr (C::kBanded) pass_over(own.any_end, end);
@@ -58,7 +59,7 @@ class Mainloop : public Steps<C> {
 
  private:
   using S::await_values, S::end_values, S::finish_values, S::pass_over;
-  using S::params_, S::shared_, S::weights_, S::k_;
+  using S::params_, S::shared_, S::weights_, S::operands_, S::k_;
   using S::seed, S::general_tile, S::careful_tile;
   using S::work, S::walk, S::range_start, S::own_tiles, S::find_place, S::reset;
 

@@ -28,6 +28,9 @@ class Steps {
   using Element = typename C::Element;
   using Shared = typename C::SharedStorage;
   static constexpr int kBlockN = C::kBlockN;
+  // Steps find their keys there, awaited under the product before, where the producer is a tile further ahead. Bands
+  // have few tiles, whose first ones come late: 2% slower at head_dim 64.
+  static constexpr bool kKeysAhead = C::kStages > 2 && !C::kBanded;
 
  public:
   typename C::OutputFragment output;
@@ -39,6 +42,7 @@ class Steps {
 
   // Waits for the next work and its queries.
   CUTE_DEVICE WorkKind await_work() {
+    __syncwarp();  // every lane has read what it needs of the item before: release_queries() says so
     item_.advance();
     ptx::wait(shared_.queries_full[warpgroup()], queries_parity(item_));
     return kind();
@@ -47,10 +51,7 @@ class Steps {
   CUTE_DEVICE WorkKind kind() const { return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind))); }
 
   // After await_work(), exactly once for each.
-  CUTE_DEVICE void release_queries() const {
-    __syncwarp();  // every lane has read what it needs of the item before
-    arrive(shared_.queries_empty[warpgroup()]);
-  }
+  CUTE_DEVICE void release_queries() const { arrive(shared_.queries_empty[warpgroup()]); }
 
   CUTE_DEVICE int slot() const { return item_.stage(); }
   // Found while a product is under way, for the epilogue.
@@ -87,7 +88,7 @@ class Steps {
     }
   }
 
-  CUTE_DEVICE Element* queries() const { return shared_.q[warpgroup()].data(); }
+  CUTE_DEVICE uint32_t queries() const { return operands_.queries(warpgroup()); }
 
   CUTE_DEVICE int first_row() const { return work().tile.m * C::kBlockM; }
 
@@ -105,6 +106,10 @@ class Steps {
 
   CUTE_DEVICE void await_keys() const { ptx::wait(shared_.k_full[k_.stage()], k_.parity()); }
 
+  CUTE_DEVICE void await_next_keys(int n, int end) const {
+    if (kKeysAhead && n + 1 < end) await_keys();
+  }
+
   CUTE_DEVICE void release_keys() {
     arrive(shared_.k_empty[k_.stage()]);
     k_.advance();
@@ -112,7 +117,6 @@ class Steps {
 
   // Their stage. Keys are one tile ahead of values.
   CUTE_DEVICE int await_values(StageIndex<C::kStages> v) const {
-    // matrix descriptors then take no moves to uniform registers, 38 a tile at head_dim 128
     const int stage = ptx::uniform(v.stage());
     ptx::wait(shared_.v_full[stage], v.parity());
     return stage;
@@ -155,12 +159,13 @@ class Steps {
     typename C::ScoreFragment scores;
     await_keys();
     await_turn();
-    start_scores<C>(scores, queries(), shared_.k[k_.stage()].data());
+    start_scores<C>(scores, queries(), operands_.keys(k_.stage()));
     pass_turn();
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release_keys();
     if (n + 1 == end) release_queries();
+    await_next_keys(n, end);
     Tensor rows = rows_and_columns(scores);
     if (!plain) mask_scores(rows, n);
     raise_and_weigh(rows, params_.scale_log2);
@@ -182,11 +187,11 @@ class Steps {
   CUTE_DEVICE void step(int n, int end, Exponents exponents) {
     typename C::ScoreFragment scores;
     const int k_stage = ptx::uniform(k_.stage());
-    await_keys();
+    if constexpr (!kKeysAhead) await_keys();
     await_turn();
-    start_scores<C>(scores, queries(), shared_.k[k_stage].data());
+    start_scores<C>(scores, queries(), operands_.keys(k_stage));
     const int v_stage = await_values(k_.before());
-    start_values<C>(output, weights_, shared_.v[v_stage].data());
+    start_values<C>(output, weights_, operands_.values(v_stage));
     pass_turn();
     warpgroup_wait<1>();
     warpgroup_fence_operand(scores);
@@ -195,6 +200,7 @@ class Steps {
     Tensor rows = rows_and_columns(scores);
     if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
     if constexpr (kStep == Step::kOnline) {
+      await_next_keys(n, end);
       end_values(v_stage);
       raise_and_weigh(rows, params_.scale_log2);
       round_weights<C>(scores, weights_, denominators_);
@@ -212,6 +218,7 @@ class Steps {
       warpgroup_fence_operand(scores);
       ptx::wait(shared_.over, 1);
     }
+    await_next_keys(n, end);
     end_values(v_stage);
     softmax.template weigh<kSum, kEarly, kAll>(rows, exponent, factor);
     if constexpr (kCuts) {
@@ -250,7 +257,7 @@ class Steps {
   // The weights of the last tile.
   CUTE_DEVICE void finish_values() {
     const int v_stage = await_values(k_.before());
-    start_values<C>(output, weights_, shared_.v[v_stage].data());
+    start_values<C>(output, weights_, operands_.values(v_stage));
     end_values(v_stage);
   }
 
@@ -291,7 +298,7 @@ class Steps {
     await_keys();
     const Columns<kBlockN> columns = next_columns();
     await_turn();
-    start_scores<C>(scores, queries(), shared_.k[k_.stage()].data());
+    start_scores<C>(scores, queries(), operands_.keys(k_.stage()));
     pass_turn();
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
@@ -327,7 +334,7 @@ class Steps {
     await_keys();
     Columns<kBlockN> columns;
     if constexpr (C::kExtras) columns = next_columns();
-    start_scores<C>(scores, queries(), shared_.k[k_.stage()].data());
+    start_scores<C>(scores, queries(), operands_.keys(k_.stage()));
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release_keys();
@@ -352,7 +359,7 @@ class Steps {
       ptx::named_sync(kAllMath, C::kMathThreads);
     }
     round_weights<C>(scores, weights_, denominators_);
-    start_values<C>(output, weights_, v);
+    start_values<C>(output, weights_, operands_.values(v_stage));
     end_values(v_stage);
   }
 
@@ -400,6 +407,7 @@ class Steps {
   Place place_;
   StageIndex<kItems> item_{2 * kItems - 1};
   const int warpgroup_ = ptx::uniform(int(threadIdx.x) / 128);
+  const Operands<C> operands_{shared_, warpgroup_};
 };
 
 }  // namespace flashcute::cuda::sm90

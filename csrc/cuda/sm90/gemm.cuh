@@ -17,82 +17,90 @@ constexpr bool knows_accumulators() {
   return true;
 }
 
-// What the tensor cores take of a tile in shared memory: the descriptor of its first 16 columns. Its lower word says
-// where they are.
-template <class Layout, GMMA::Major kMajor, class Element>
-CUTE_DEVICE GmmaDescriptor describe(const Element* tile) {
+// A tile in shared memory whose columns, 16 by 16, the tensor cores take by their descriptors.
+template <class Layout, class Element>
+CUTE_DEVICE auto first_columns(const Element* tile) {
   Tensor whole = make_tensor(make_smem_ptr(tile), Layout{});
-  // partition_fragment_B would want whole chunks of columns
-  Tensor columns = local_tile(whole, Shape<Int<size<0>(Layout{})>, _16>{}, make_coord(_0{}, _0{}));
-  return SM90::GMMA::make_gmma_desc<kMajor>(columns);
+  return local_tile(whole, Shape<Int<size<0>(Layout{})>, _16>{}, make_coord(_0{}, _0{}));
 }
 
-template <class Layout, GMMA::Major kMajor, class Element>
-CUTE_DEVICE uint32_t place_of(const Element* tile) {
-  return (describe<Layout, kMajor>(tile).reg32_[0] & 0xffff0000u) | ptx::shared_address(tile) / sizeof(uint128_t);
-}
-
-template <class Layout, GMMA::Major kMajor, class Element>
-CUTE_DEVICE auto descriptors_from(uint32_t place) {
-  GmmaDescriptor first = describe<Layout, kMajor>(static_cast<const Element*>(nullptr));
-  first.reg32_[0] = place;
-  return SM90::GMMA::DescriptorIterator{first};
-}
-
-// The places of a warpgroup's operands. Uniform registers keep the first ones, so that what stands between a turn and
-// its products is an addition; where the accumulators leave no room for them they are made each time.
+// A warpgroup's operands in shared memory, each as descriptors (MMA, 1, MMA_K). With kKept, uniform registers keep
+// where the first ones are, so that what stands between a turn and its products is an addition; otherwise that is found
+// each time. 3% at head_dim 64, nothing where products take longer.
 template <class C>
 class Operands {
   using Shared = typename C::SharedStorage;
-  static constexpr bool kKept = C::kHeadDim <= 192 && !C::kExtras;
+  using Element = typename C::Element;
+  static constexpr bool kKept = C::kHeadDim <= 64 && !C::kExtras;
+  static constexpr int kUnit = sizeof(uint128_t);  // of the descriptors' addresses
 
  public:
   CUTE_DEVICE Operands(const Shared& shared, int warpgroup)
-      : shared_(shared), q_(keep(of_queries(warpgroup))), k_(keep(of_keys(0))), v_(keep(of_values(0))) {}
+      : shared_(shared),
+        q_(keep(shared.q[warpgroup].data())),
+        k_(keep(shared.k[0].data())),
+        v_(keep(shared.v[0].data())) {}
 
-  CUTE_DEVICE uint32_t queries(int warpgroup) const { return kKept ? q_ : of_queries(warpgroup); }
+  CUTE_DEVICE auto queries(int warpgroup) const {
+    if constexpr (kKept) {
+      return row_operand<typename C::LayoutQ>(q_);
+    } else {
+      const auto thr_mma = typename C::MmaScores{}.get_slice(threadIdx.x % 128);
+      return thr_mma.partition_fragment_A(
+          make_tensor(make_smem_ptr(shared_.q[warpgroup].data()), typename C::LayoutQ{}));
+    }
+  }
 
-  CUTE_DEVICE uint32_t keys(int stage) const { return kKept ? k_ + stage * stride(shared_.k) : of_keys(stage); }
+  CUTE_DEVICE auto keys(int stage) const {
+    if constexpr (kKept) {
+      return row_operand<typename C::LayoutKV>(k_ + stage * int(sizeof(shared_.k[0]) / kUnit));
+    } else {
+      const auto thr_mma = typename C::MmaScores{}.get_slice(threadIdx.x % 128);
+      return thr_mma.partition_fragment_B(make_tensor(make_smem_ptr(shared_.k[stage].data()), typename C::LayoutKV{}));
+    }
+  }
 
-  CUTE_DEVICE uint32_t values(int stage) const { return kKept ? v_ + stage * stride(shared_.v) : of_values(stage); }
+  CUTE_DEVICE auto values(int stage) const {
+    using Layout = typename C::LayoutVt;
+    // partition_fragment_B would want whole chunks of columns
+    auto first = SM90::GMMA::make_gmma_desc<GMMA::Major::MN>(first_columns<Layout>(shared_.v[stage].data()));
+    if constexpr (kKept) put(first, v_ + stage * int(sizeof(shared_.v[0]) / kUnit));
+    constexpr int kStep = 16 * C::kChunk * sizeof(Element) / kUnit;
+    return make_tensor(SM90::GMMA::DescriptorIterator{first}, Shape<_1, _1, Int<C::kBlockN / 16>>{},
+                       Stride<_0, _0, Int<kStep>>{});
+  }
 
  private:
-  CUTE_DEVICE static uint32_t keep(uint32_t place) { return kKept ? ptx::uniform(place) : 0; }
-
-  template <class Stage, int kStages>
-  CUTE_DEVICE static constexpr int stride(const Stage (&)[kStages]) {
-    return sizeof(Stage) / sizeof(uint128_t);
+  CUTE_DEVICE static uint32_t keep(const Element* tile) {
+    return kKept ? ptx::uniform(ptx::shared_address(tile) / kUnit) : 0;
   }
 
-  CUTE_DEVICE uint32_t of_queries(int warpgroup) const {
-    return place_of<typename C::LayoutQ, GMMA::Major::K>(shared_.q[warpgroup].data());
+  CUTE_DEVICE static void put(GmmaDescriptor& descriptor, uint32_t place) {
+    descriptor.reg32_[0] = (descriptor.reg32_[0] & 0xffff0000u) + place;
   }
-  CUTE_DEVICE uint32_t of_keys(int stage) const {
-    return place_of<typename C::LayoutKV, GMMA::Major::K>(shared_.k[stage].data());
-  }
-  CUTE_DEVICE uint32_t of_values(int stage) const {
-    return place_of<typename C::LayoutVt, GMMA::Major::MN>(shared_.v[stage].data());
+
+  template <class Layout>
+  CUTE_DEVICE static auto row_operand(uint32_t place) {
+    auto first =
+        SM90::GMMA::make_gmma_desc<GMMA::Major::K>(first_columns<Layout>(static_cast<const Element*>(nullptr)));
+    put(first, place);
+    constexpr int kNextChunk = size<0>(Layout{}) * C::kChunk * sizeof(Element) / kUnit;
+    return make_tensor(SM90::GMMA::DescriptorIterator{first},
+                       Shape<_1, _1, Shape<Int<C::kChunk / 16>, Int<C::kChunks>>>{},
+                       Stride<_0, _0, Stride<_2, Int<kNextChunk>>>{});
   }
 
   const Shared& shared_;
   const uint32_t q_, k_, v_;
 };
 
-// scores = Q K^T, of places of Q and K.
-template <class C>
-CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, uint32_t q, uint32_t k) {
+// scores = Q K^T
+template <class C, class Queries, class Keys>
+CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, const Queries& tSrQ, const Keys& tSrK) {
   static_assert(knows_accumulators<C>());
   typename C::MmaScores mma;
-  const auto operand = [](uint32_t place, auto layout) {
-    using Layout = decltype(layout);
-    constexpr int kChunkStep = size<0>(Layout{}) * C::kChunk * sizeof(typename C::Element) / sizeof(uint128_t);
-    return make_tensor(descriptors_from<Layout, GMMA::Major::K, typename C::Element>(place),
-                       cute::Layout<Shape<_1, _1, Shape<Int<C::kChunk / 16>, Int<C::kChunks>>>,
-                                    Stride<_0, _0, Stride<_2, Int<kChunkStep>>>>{});
-  };
-  Tensor tSrQ = operand(q, typename C::LayoutQ{});   // (MMA, MMA_M = 1, MMA_K)
-  Tensor tSrK = operand(k, typename C::LayoutKV{});  // (MMA, MMA_N = 1, MMA_K)
   CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == Int<C::kHeadDim / 16>{});
+  CUTE_STATIC_ASSERT_V(size<2>(tSrQ) == size<2>(tSrK));
   warpgroup_fence_operand(scores);
   warpgroup_arrive();
   mma.accumulate_ = GMMA::ScaleOut::Zero;
@@ -105,13 +113,10 @@ CUTE_DEVICE void start_scores(typename C::ScoreFragment& scores, uint32_t q, uin
 }
 
 // output += weights V, and their sums beside it where the tensor cores make them.
-template <class C>
-CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::WeightFragment& weights, uint32_t v) {
-  using Element = typename C::Element;
+template <class C, class Values>
+CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::WeightFragment& weights,
+                              const Values& tOrV) {
   typename C::MmaValues mma;
-  constexpr int kStep = 16 * C::kChunk * sizeof(Element) / sizeof(uint128_t);
-  Tensor tOrV = make_tensor(descriptors_from<typename C::LayoutVt, GMMA::Major::MN, Element>(v),
-                            Shape<_1, _1, Int<C::kBlockN / 16>>{}, Stride<_0, _0, Int<kStep>>{});  // (MMA, 1, MMA_K)
   CUTE_STATIC_ASSERT_V(size<2>(tOrV) == size<2>(weights));
   warpgroup_fence_operand(output);
   warpgroup_fence_operand(weights);

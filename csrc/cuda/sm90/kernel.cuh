@@ -64,16 +64,18 @@ __global__ void __launch_bounds__(C::kThreads, 1) attention_kernel(const __grid_
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<typename C::SharedStorage*>(shared_memory);
   init_shared<C>(given, shared);
-  Planner<C> planner(given, shared);
-  if (threadIdx.x / 32 == C::kMathWarps) planner.begin();
-  __syncthreads();
   if (threadIdx.x < C::kMathThreads) {
+    __syncthreads();
     ptx::take_registers<C::kMathRegisters>();
     compute<C>(given, shared);
     return;
   }
   ptx::give_registers<C::kProducerRegisters>();
-  if (threadIdx.x / 32 == C::kMathWarps) planner.run();
+  if (threadIdx.x / 32 == C::kMathWarps) {
+    Planner<C>(given, shared).run();  // plans the first item before it waits
+    return;
+  }
+  __syncthreads();
   if (threadIdx.x / 32 == C::kMathWarps + 1) Producer<C>(given, shared).run();
 }
 

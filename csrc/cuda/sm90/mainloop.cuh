@@ -34,7 +34,9 @@ class Mainloop : public Steps<C> {
       this->template step<Step::kOnline, true>(n, own.any_end);
     }
     softmax.settle();
-    for (float& reference : softmax.reference) ptx::forget_origin(reference);  // or each step settles it again
+    if constexpr (C::kHeadDim <= 64) {  // where ptxas would settle it again in every step
+      for (float& reference : softmax.reference) ptx::forget_origin(reference);
+    }
     if (sums) {
       for (; n < own.all_end; ++n) this->template step<Step::kPlain, true>(n, own.any_end);
     } else {

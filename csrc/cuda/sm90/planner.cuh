@@ -18,33 +18,26 @@ class Planner {
   CUTE_DEVICE Planner(const KernelParams& given, typename C::SharedStorage& shared)
       : given_(given), params_(given.params), shared_(shared) {}
 
-  // All lanes of one warp call these: the first item's plan, before the barriers are ready; and then the others'.
-  CUTE_DEVICE void begin() {
+  // All lanes of one warp call it.
+  CUTE_DEVICE void run() {
     for (auto& rows : shared_.failed_rows) {
       if (lane() < C::kMathWarps) rows[lane()] = 0;
     }
     __syncwarp();
-    plan_item();
-  }
-
-  CUTE_DEVICE void run() {
-    while (true) {
+    for (bool first = true;; first = false) {
+      const WorkKind kind = plan();
+      if (lane() == 0) shared_.work[item_.stage()].kind = kind;
+      __syncwarp();
+      if (first) __syncthreads();  // with those who have made the barriers ready
       if (lane() == 0) ptx::arrive(shared_.planned);
-      if (kind_ == WorkKind::kEnd) return;
+      if (kind == WorkKind::kEnd) return;
       ptx::wait(shared_.plan_next, queries_parity(item_));
       item_.advance();
-      if (kind_ == WorkKind::kTile) draw();
-      plan_item();
+      if (kind == WorkKind::kTile) draw();
     }
   }
 
  private:
-  CUTE_DEVICE void plan_item() {
-    kind_ = plan();
-    if (lane() == 0) shared_.work[item_.stage()].kind = kind_;
-    __syncwarp();
-  }
-
   // Of the next item; a tile is written to its place.
   CUTE_DEVICE WorkKind plan() {
     const bool failed = lane() < C::kMathWarps && shared_.failed_rows[item_.stage()][lane()] != 0;
@@ -121,7 +114,6 @@ class Planner {
   typename C::SharedStorage& shared_;
   unsigned drawn_ = blockIdx.x;
   int since_tile_ = 0;  // items
-  WorkKind kind_{};     // the item's
   StageIndex<kItems> item_;
 };
 

@@ -30,7 +30,7 @@ class Steps {
   static constexpr int kBlockN = C::kBlockN;
   // Steps find their keys there, awaited under the product before, where the producer is a tile further ahead. Bands
   // have few tiles, whose first ones come late: 2% slower at head_dim 64.
-  static constexpr bool kKeysAhead = C::kStages > 2 && !C::kBanded;
+  static constexpr bool kKeysAhead = C::kWarpgroups > 2 && !C::kBanded;
 
  public:
   typename C::OutputFragment output;
@@ -88,7 +88,7 @@ class Steps {
     }
   }
 
-  CUTE_DEVICE uint32_t queries() const { return operands_.queries(warpgroup()); }
+  CUTE_DEVICE auto queries() const { return operands_.queries(warpgroup()); }
 
   CUTE_DEVICE int first_row() const { return work().tile.m * C::kBlockM; }
 

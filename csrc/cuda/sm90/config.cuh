@@ -150,7 +150,31 @@ struct Config {
 };
 
 // Named barriers; 0 is __syncthreads.
-enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4 };
+enum NamedBarrier { kEveryone = 0, kTurnOfFirst = 1, kAllMath = 4 };
+
+// compute-sanitizer counts what a lane did before it arrives at a barrier, not what its warp did, and wants one place
+// for all of a CTA to meet unless their number is given (docs/testing.md). The first costs time, and so does the
+// second: ptxas no longer knows that warps are converged.
+#ifdef FLASHCUTE_RACECHECK
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+inline constexpr int kArrivals = kSanitized ? 32 : 1;  // of a warp
+
+// All lanes of a warp call it.
+CUTE_DEVICE void arrive_as_warp(ptx::Barrier& barrier) {
+  if (threadIdx.x % 32 < kArrivals) ptx::arrive(barrier);
+}
+
+template <class C>
+CUTE_DEVICE void meet() {
+  if constexpr (kSanitized) {
+    ptx::named_sync(kEveryone, C::kThreads);
+  } else {
+    __syncthreads();
+  }
+}
 
 // A warpgroup's accumulator as (rows, columns): row r of a thread is 8 r below its first, columns come in pairs, 8
 // apart.

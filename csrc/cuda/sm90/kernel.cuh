@@ -18,17 +18,17 @@ CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorag
     if (given.maps_out) ptx::prefetch_map(&given.out);
     for (int w = 0; w < C::kWarpgroups; ++w) {
       ptx::init(shared.queries_full[w], 1);
-      ptx::init(shared.queries_empty[w], 4);
+      ptx::init(shared.queries_empty[w], 4 * kArrivals);
     }
-    ptx::init(shared.planned, 1);
-    ptx::init(shared.plan_next, 1);
+    ptx::init(shared.planned, kArrivals);
+    ptx::init(shared.plan_next, kArrivals);
     ptx::init(shared.tail_full, 1);
     ptx::init(shared.over, 1);
     for (int i = 0; i < C::kStages; ++i) {
       ptx::init(shared.k_full[i], 1);
       ptx::init(shared.v_full[i], 1);
-      ptx::init(shared.k_empty[i], C::kMathWarps);
-      ptx::init(shared.v_empty[i], C::kMathWarps);
+      ptx::init(shared.k_empty[i], C::kMathWarps * kArrivals);
+      ptx::init(shared.v_empty[i], C::kMathWarps * kArrivals);
     }
     ptx::fence_init();
   }
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) attention_kernel(const __grid_
   auto& shared = *reinterpret_cast<typename C::SharedStorage*>(shared_memory);
   init_shared<C>(given, shared);
   if (threadIdx.x < C::kMathThreads) {
-    __syncthreads();
+    meet<C>();
     ptx::take_registers<C::kMathRegisters>();
     compute<C>(given, shared);
     return;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) attention_kernel(const __grid_
     Planner<C>(given, shared).run();  // plans the first item before it waits
     return;
   }
-  __syncthreads();
+  meet<C>();
   if (threadIdx.x / 32 == C::kMathWarps + 1) Producer<C>(given, shared).run();
 }
 

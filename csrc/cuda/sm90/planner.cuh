@@ -28,8 +28,8 @@ class Planner {
       const WorkKind kind = plan();
       if (lane() == 0) shared_.work[item_.stage()].kind = kind;
       __syncwarp();
-      if (first) __syncthreads();  // with those who have made the barriers ready
-      if (lane() == 0) ptx::arrive(shared_.planned);
+      if (first) meet<C>();  // with those who have made the barriers ready
+      arrive_as_warp(shared_.planned);
       if (kind == WorkKind::kEnd) return;
       ptx::wait(shared_.plan_next, queries_parity(item_));
       item_.advance();

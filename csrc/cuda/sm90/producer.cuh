@@ -64,9 +64,7 @@ class Producer {
   }
 
   // All queries of the item before are loaded, so all of what was before that is done.
-  CUTE_DEVICE void plan_next() const {
-    if (elected_) ptx::arrive(shared_.plan_next);
-  }
+  CUTE_DEVICE void plan_next() const { arrive_as_warp(shared_.plan_next); }
 
   CUTE_DEVICE void load_queries(const Source& from, bool loads) const {
 #pragma unroll 1

@@ -51,7 +51,7 @@ class Steps {
   CUTE_DEVICE WorkKind kind() const { return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind))); }
 
   // After await_work(), exactly once for each.
-  CUTE_DEVICE void release_queries() const { arrive(shared_.queries_empty[warpgroup()]); }
+  CUTE_DEVICE void release_queries() const { arrive_as_warp(shared_.queries_empty[warpgroup()]); }
 
   CUTE_DEVICE int slot() const { return item_.stage(); }
   // Found while a product is under way, for the epilogue.
@@ -100,10 +100,6 @@ class Steps {
     place_.batch = ptx::uniform(work().tile.batch);
   }
 
-  CUTE_DEVICE void arrive(ptx::Barrier& barrier) const {
-    if (threadIdx.x % 32 == 0) ptx::arrive(barrier);
-  }
-
   CUTE_DEVICE void await_keys() const { ptx::wait(shared_.k_full[k_.stage()], k_.parity()); }
 
   CUTE_DEVICE void await_next_keys(int n, int end) const {
@@ -111,7 +107,7 @@ class Steps {
   }
 
   CUTE_DEVICE void release_keys() {
-    arrive(shared_.k_empty[k_.stage()]);
+    arrive_as_warp(shared_.k_empty[k_.stage()]);
     k_.advance();
   }
 
@@ -122,7 +118,7 @@ class Steps {
     return stage;
   }
 
-  CUTE_DEVICE void release_values(int stage) const { arrive(shared_.v_empty[stage]); }
+  CUTE_DEVICE void release_values(int stage) const { arrive_as_warp(shared_.v_empty[stage]); }
 
   CUTE_DEVICE void await_turn() const { ptx::named_sync(kTurnOfFirst + warpgroup(), 256); }
 

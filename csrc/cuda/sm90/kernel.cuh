@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) attention_kernel(const __grid_
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<typename C::SharedStorage*>(shared_memory);
   init_shared<C>(given, shared);
+  if constexpr (kSanitized) __syncthreads();
   if (threadIdx.x < C::kMathThreads) {
-    meet<C>();
+    if constexpr (!kSanitized) __syncthreads();
     ptx::take_registers<C::kMathRegisters>();
     compute<C>(given, shared);
     return;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) attention_kernel(const __grid_
     Planner<C>(given, shared).run();  // plans the first item before it waits
     return;
   }
-  meet<C>();
+  if constexpr (!kSanitized) __syncthreads();
   if (threadIdx.x / 32 == C::kMathWarps + 1) Producer<C>(given, shared).run();
 }
 

@@ -28,7 +28,7 @@ class Planner {
       const WorkKind kind = plan();
       if (lane() == 0) shared_.work[item_.stage()].kind = kind;
       __syncwarp();
-      if (first) meet<C>();  // with those who have made the barriers ready
+      if (first && !kSanitized) __syncthreads();  // with those who have made the barriers ready
       arrive_as_warp(shared_.planned);
       if (kind == WorkKind::kEnd) return;
       ptx::wait(shared_.plan_next, queries_parity(item_));

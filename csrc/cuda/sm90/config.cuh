@@ -152,9 +152,10 @@ struct Config {
 // Named barriers; 0 is __syncthreads.
 enum NamedBarrier { kTurnOfFirst = 1, kAllMath = 4 };
 
-// compute-sanitizer's racecheck counts what a lane did before it arrives at a barrier, not what its warp did, and its
-// synccheck wants a CTA to meet at one instruction (docs/testing.md). For their sake every lane arrives, and all meet
-// before they part rather than each role when it is ready: 1% of short sequences.
+// What compute-sanitizer does not understand (docs/testing.md), changed in a build for it alone: racecheck counts what
+// a lane did before it arrives at a barrier, not what its warp did, so every lane arrives; synccheck wants a CTA to
+// meet at one instruction, so all meet before they part, where otherwise a role is awaited no longer than it needs, 1%
+// of short sequences; initcheck does not see what the copy engine stores, so threads do.
 #ifdef FLASHCUTE_RACECHECK
 inline constexpr bool kSanitized = true;
 #else

@@ -113,6 +113,7 @@ class Steps {
 
   // Their stage. Keys are one tile ahead of values.
   CUTE_DEVICE int await_values(StageIndex<C::kStages> v) const {
+    // matrix descriptors then take no moves to uniform registers, 38 a tile at head_dim 128
     const int stage = ptx::uniform(v.stage());
     ptx::wait(shared_.v_full[stage], v.parity());
     return stage;

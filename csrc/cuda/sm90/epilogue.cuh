@@ -59,7 +59,7 @@ class Epilogue {
       CUTE_UNROLL
       for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) *= factor;
     }
-    if (left_out == 0 && given_.maps_out && !kSanitized) {
+    if (left_out == 0 && given_.maps_out) {
       store_whole();
     } else if (left_out != (1u << kRows) - 1) {
       store_rows(left_out);

@@ -151,16 +151,21 @@ class Steps {
     }
   }
 
-  // The first tile, whose maxima are the references of those that follow.
-  CUTE_DEVICE void seed(int n, int end, bool plain) {
-    typename C::ScoreFragment scores;
-    await_keys();
+  // Of keys that are there, with no product of values beside.
+  CUTE_DEVICE void compute_scores(typename C::ScoreFragment& scores) {
     await_turn();
     start_scores<C>(scores, queries(), operands_.keys(k_.stage()));
     pass_turn();
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release_keys();
+  }
+
+  // The first tile, whose maxima are the references of those that follow.
+  CUTE_DEVICE void seed(int n, int end, bool plain) {
+    typename C::ScoreFragment scores;
+    await_keys();
+    compute_scores(scores);
     if (n + 1 == end) release_queries();
     await_next_keys(n, end);
     Tensor rows = rows_and_columns(scores);
@@ -197,7 +202,6 @@ class Steps {
     Tensor rows = rows_and_columns(scores);
     if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
     if constexpr (kStep == Step::kOnline) {
-      await_next_keys(n, end);
       end_values(v_stage);
       raise_and_weigh(rows, params_.scale_log2);
       round_weights<C>(scores, weights_, denominators_);
@@ -294,12 +298,7 @@ class Steps {
     typename C::ScoreFragment scores;
     await_keys();
     const Columns<kBlockN> columns = next_columns();
-    await_turn();
-    start_scores<C>(scores, queries(), operands_.keys(k_.stage()));
-    pass_turn();
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(scores);
-    release_keys();
+    compute_scores(scores);
     if (n + 1 == walk_end()) release_queries();
     Tensor rows = rows_and_columns(scores);
     transform_scores(rows, n);

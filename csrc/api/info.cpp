@@ -56,6 +56,7 @@ void add_kernel(JsonWriter& json, const KernelInfo& kernel) {
       .add("family", name_of(kernel.family))
       .add("device", name_of(kernel.device))
       .add("head_dim", kernel.head_dim)
+      .add("head_dim_v", kernel.head_dim_v)
       .add("dtype", name_of(kernel.dtype))
       .add("mask_class", name_of(kernel.mask))
       .add("block_m", kernel.block_m)
@@ -193,6 +194,7 @@ std::string plan_text(const flashcuteFlashAttentionDescriptor& desc) {
   json.end_object();
   json.add("mask_class", name_of(mask_class(desc.problem)))
       .add("head_dim", kernel.head_dim)
+      .add("head_dim_v", kernel.head_dim_v)
       .add("block_m", plan.block_m)
       .add("block_n", plan.block_n)
       .add("stages", kernel.stages)

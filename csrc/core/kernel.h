@@ -11,8 +11,9 @@ namespace flashcute {
 
 enum class Family { kCpu, kSm80, kSm90 };
 enum class MaskClass { kAny, kFull, kBanded };  // kAny: one kernel serves both
-// kSmall: for devices of less shared memory. kShort: two CTAs to a multiprocessor, for short sequences.
-enum class TileKind { kUsual, kSmall, kShort };
+// kSmall: for devices of less shared memory. kShort: two CTAs to a multiprocessor, for short sequences. kValues128: for
+// values of fewer channels than queries have, up to 128.
+enum class TileKind { kUsual, kSmall, kShort, kValues128 };
 
 // Facts of one device, read once and cached.
 struct DeviceFacts {
@@ -40,7 +41,7 @@ struct KernelInfo {
   const char* name = "";  // "sm80_hd128_bfloat16_banded"
   Family family = Family::kCpu;
   DeviceType device = DeviceType::kCpu;
-  int head_dim = 0;  // bucket: serves head dims up to this
+  int head_dim = 0, head_dim_v = 0;  // buckets: serves head dims up to these
   DType dtype = DType::kF32;
   MaskClass mask = MaskClass::kAny;
   int block_m = 0, block_n = 0, stages = 0, threads = 0;

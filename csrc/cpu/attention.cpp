@@ -261,7 +261,7 @@ KernelInfo kernel(const char* name, DType dtype) {
   info.name = name;
   info.family = Family::kCpu;
   info.device = DeviceType::kCpu;
-  info.head_dim = static_cast<int>(kMaxHeadDim);
+  info.head_dim = info.head_dim_v = static_cast<int>(kMaxHeadDim);
   info.dtype = dtype;
   info.mask = MaskClass::kAny;
   info.refuse = refuse;

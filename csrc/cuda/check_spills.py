@@ -14,10 +14,10 @@ from pathlib import Path
 
 VARIANTS = Path(__file__).with_name("variants.cmake")
 MASK_CLASSES = ("any", "full", "banded")  # in the order of core/kernel.h
-TILE_KINDS = ("", "_small", "_short")  # likewise
+TILE_KINDS = ("", "_small", "_short", "_v128")  # likewise
 DTYPES = {"half_t": "float16", "bfloat16_t": "bfloat16"}
 
-VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)( small| short)?"')
+VARIANT = re.compile(r'"(sm\d+) (\d+) (\w+) (\w+) (spill_free|may_spill)( small| short| v128)?"')
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 CONFIG = re.compile(
     r"cuda\d+?(sm\d\d)\d+\w*?ConfigIN7cutlass\d+(half_t|bfloat16_t)ELi(\d+)ELNS_9MaskClassE(\d)ELNS_8TileKindE(\d)"
@@ -30,8 +30,8 @@ def promises() -> dict[str, bool]:
     """Variant name to whether it must not spill."""
     found = VARIANT.findall(VARIANTS.read_text())
     return {
-        f"{family}_hd{dim}_{dtype}_{mask}{small.replace(' ', '_')}": mark == "spill_free"
-        for family, dim, dtype, mask, mark, small in found
+        f"{family}_hd{dim}_{dtype}_{mask}{kind.replace(' ', '_')}": mark == "spill_free"
+        for family, dim, dtype, mask, mark, kind in found
     }
 
 

@@ -1,6 +1,7 @@
-# THE list of compiled kernels: family head_dim dtype mask_class spills [small or short].
+# THE list of compiled kernels: family head_dim dtype mask_class spills [small, short or v128].
 # The order is that of the registry: of kernels that serve a problem equally closely, the first that the device can run is
 # taken, unless it is favoured. small: with the tile for devices of less shared memory. short: for short sequences.
+# v128: for values of fewer channels than queries have, up to 128.
 # spill_free: csrc/cuda/check_spills.py fails when ptxas reports spills; may_spill: it prints them. head_dim 128 holds 192
 # accumulators a thread: a few of the main loop's invariants go to local memory, more where it also sums for the LSE.
 set(FLASHCUTE_VARIANTS
@@ -28,6 +29,12 @@ set(FLASHCUTE_VARIANTS
     "sm90 192 bfloat16 full spill_free"
     "sm90 192 bfloat16 banded spill_free"
     "sm90 192 bfloat16 any spill_free"
+    "sm90 192 float16 full spill_free v128"
+    "sm90 192 float16 banded spill_free v128"
+    "sm90 192 float16 any spill_free v128"
+    "sm90 192 bfloat16 full spill_free v128"
+    "sm90 192 bfloat16 banded spill_free v128"
+    "sm90 192 bfloat16 any spill_free v128"
     "sm90 256 float16 full spill_free"
     "sm90 256 float16 banded spill_free"
     "sm90 256 float16 any spill_free"

@@ -6,7 +6,7 @@ namespace {
 // What a kernel does for a problem, padded channels and all, relative to the others: on the GPU that both run on, the
 // sm90 family computes 1.7 times as much in the same time as sm80 (docs/perf-log.md).
 double effort(const KernelInfo& kernel) {
-  return kernel.head_dim / (kernel.family == Family::kSm90 ? 1.7 : 1.0);
+  return (kernel.head_dim + kernel.head_dim_v) / (kernel.family == Family::kSm90 ? 1.7 : 1.0);
 }
 
 bool is_favoured(const KernelInfo& kernel, const Problem& problem, const DeviceFacts& facts) {
@@ -33,6 +33,9 @@ const KernelInfo* choose(const std::vector<Candidate>& candidates, const Problem
 std::string passed_over(const KernelInfo& other, const KernelInfo& chosen) {
   if (other.head_dim > chosen.head_dim) {
     return "could do it, but the bucket head_dim " + std::to_string(chosen.head_dim) + " fits closer";
+  }
+  if (other.head_dim_v > chosen.head_dim_v) {
+    return "could do it, but the bucket " + std::to_string(chosen.head_dim_v) + " of the head_dim of v fits closer";
   }
   if (other.family != chosen.family) {
     return std::string("could do it, but the ") + name_of(chosen.family) + " family is faster";

@@ -119,8 +119,8 @@ std::string refusal(const KernelInfo& kernel, const Problem& problem, const Devi
   if (problem.head_dim > kernel.head_dim) {
     return "head_dim " + std::to_string(problem.head_dim) + " is above " + std::to_string(kernel.head_dim);
   }
-  if (problem.head_dim_v > kernel.head_dim) {
-    return "head_dim of v " + std::to_string(problem.head_dim_v) + " is above " + std::to_string(kernel.head_dim);
+  if (problem.head_dim_v > kernel.head_dim_v) {
+    return "head_dim of v " + std::to_string(problem.head_dim_v) + " is above " + std::to_string(kernel.head_dim_v);
   }
   if (kernel.mask != MaskClass::kAny && kernel.mask != mask_class(problem)) {
     return std::string("mask class ") + name_of(mask_class(problem)) + " is not " + name_of(kernel.mask);

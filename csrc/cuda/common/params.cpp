@@ -1,13 +1,14 @@
 #include "cuda/common/params.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 namespace flashcute::cuda {
 namespace {
 
-constexpr double kLog2eDouble = 1.4426950408889634;
+constexpr double kLog2eDouble = 1.4426950408889634, kPi = 3.14159265358979323846;
 
 Operand operand_of(const void* data, const Strides& strides) {
   return {data, strides.batch, strides.head, strides.row, 0};
@@ -34,28 +35,54 @@ PlainForm plain_form_of(const Problem& p) {
   return p.alibi.present ? PlainForm::kAlibi : PlainForm::kBare;
 }
 
-// What a score may be off by where cap tanh(x) is a cubic. As a weight a tenth of float16's half step.
+// What a score may be off by where cap tanh(x) is a polynomial. As a weight a tenth of float16's half step.
 constexpr double kSoftcapError = 4e-5;
-constexpr double kTanhNear = 0.3;  // beyond, the next term of tanh shows
 
-// Rates beyond sense would leave floats with their third power: then no product is near.
-void set_softcap_series(ExtrasView& extras, double rate, double cap) {
-  extras.softcap_near = ~0u;
-  if (!(std::abs(rate) > 1e-6 && std::abs(rate) < 1e6)) return;
-  // tanh(x) = x - x^3 / 3 + 2 x^5 / 15 - ..., whose fifth power leaves end^5 / 16 once its share of Chebyshev's T5 on
-  // [-end, end] = 16 x^5 - 20 x^3 + 5 x (of x / end) is made of the lower ones
-  constexpr double kFifth = 2.0 / 15;
-  const double end = std::min(kTanhNear, std::pow(kSoftcapError * 16 / (kFifth * cap), 0.2));
-  const double first = 1 - kFifth * 5 / 16 * std::pow(end, 4), third = -1.0 / 3 + kFifth * 20 / 16 * std::pow(end, 2);
-  const double greatest = std::pow(end / rate, 2);  // s^2 of a near product
+// The coefficients of tanh(x) = x (c[0] + c[1] x^2 + ..): through the zeros, on [-end, end], of Chebyshev's polynomial
+// of the next odd degree, n. With these it is off by the n-th coefficient of tanh's own series, end^n and 2^(1 - n) at
+// most.
+template <int kTerms>
+std::array<double, kTerms> tanh_series(double end) {
+  double nodes[kTerms], differences[kTerms];  // of tanh(x) / x as a polynomial of x^2: Newton's
+  for (int i = 0; i < kTerms; ++i) {
+    const double x = end * std::cos((2 * i + 1) * kPi / (2 * (2 * kTerms + 1)));
+    nodes[i] = x * x;
+    differences[i] = std::tanh(x) / x;
+    for (int j = 0; j < i; ++j) differences[i] = (differences[i] - differences[j]) / (nodes[i] - nodes[j]);
+  }
+  std::array<double, kTerms> series{};
+  for (int i = kTerms - 1; i >= 0; --i) {
+    for (int j = kTerms - 1; j >= 0; --j) series[j] = (j > 0 ? series[j - 1] : differences[i]) - nodes[i] * series[j];
+  }
+  return series;
+}
+
+// Of x = rate s with |x| <= end.
+SoftcapRange softcap_range(double end, double rate) {
+  const double greatest = std::pow(end / rate, 2);
   int exponent;
   std::frexp(greatest, &exponent);  // greatest is below 2^exponent
-  const double shift = std::ldexp(1.0, exponent + 1) - greatest;
-  extras.softcap_shift = static_cast<float>(shift);
-  extras.softcap_near = static_cast<uint32_t>(exponent + 127) << 23;
-  const double slope = cap * kLog2eDouble * rate, bend = cap * kLog2eDouble * std::pow(rate, 3);
-  extras.softcap_series[0] = static_cast<float>(slope * first - bend * third * shift);
-  extras.softcap_series[1] = static_cast<float>(bend * third);
+  return {static_cast<float>(std::ldexp(1.0, exponent + 1) - greatest), static_cast<uint32_t>(exponent + 127) << 23};
+}
+
+// Rates beyond sense would leave floats with their fifth power: then no product is within a range.
+void set_softcap_series(ExtrasView& extras, double rate, double cap) {
+  extras.softcap_near.exponent = extras.softcap_middle.exponent = ~0u;
+  if (!(std::abs(rate) > 1e-6 && std::abs(rate) < 1e6)) return;
+  constexpr double kFifth = 2.0 / 15, kSeventh = 17.0 / 315;  // coefficients of tanh
+  const double near_end = std::min(1.0, std::pow(kSoftcapError * 16 / (kFifth * cap), 1.0 / 5)),
+               middle_end = std::min(1.0, std::pow(kSoftcapError * 64 / (kSeventh * cap), 1.0 / 7));
+  extras.softcap_near = softcap_range(near_end, rate);
+  extras.softcap_middle = softcap_range(middle_end, rate);
+  const auto near = tanh_series<2>(near_end);
+  const auto middle = tanh_series<3>(middle_end);
+  const double first = cap * kLog2eDouble * rate, square = rate * rate;
+  extras.softcap_near_series[0] =
+      static_cast<float>(first * (near[0] - near[1] * square * static_cast<double>(extras.softcap_near.shift)));
+  extras.softcap_near_series[1] = static_cast<float>(first * near[1] * square);
+  extras.softcap_middle_series[0] = static_cast<float>(first * middle[0]);
+  extras.softcap_middle_series[1] = static_cast<float>(first * middle[1] * square);
+  extras.softcap_middle_series[2] = static_cast<float>(first * middle[2] * square * square);
 }
 
 int bounded(int64_t bound) {

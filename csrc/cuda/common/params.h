@@ -66,16 +66,22 @@ struct DropoutView {
 // What the plain tiles of a call do to their scores; kNone: it has no plain tiles (plain_scores.cuh).
 enum class PlainForm { kNone, kBare, kSoftcap, kAlibi, kSoftcapAlibi };
 
+// Raw products s within it are those whose s^2 + shift has these exponent bits: that of greater ones has greater bits.
+struct SoftcapRange {
+  float shift;
+  uint32_t exponent;
+};
+
 // Read by the kernels of mask class "any" alone.
 struct ExtrasView {
   PlainForm plain;
   float softcap;       // 0: off
   float softcap_rate;  // 2 log2(e) scale / softcap: tanh(x) is made of 2^(2 log2(e) x)
   float softcap_log2;  // softcap * log2(e)
-  // Of raw products s near 0, softcap * log2(e) * tanh is s (series[0] + series[1] u) of u = s^2 + shift. shift is such
-  // that u has the exponent bits `near` for those s, and others for all that are greater.
-  float softcap_shift, softcap_series[2];
-  uint32_t softcap_near;
+  // Of raw products s near 0, softcap * log2(e) * tanh is s (near_series[0] + near_series[1] u) of u = s^2 +
+  // near.shift; and of those in the middle, s (middle_series[0] + middle_series[1] s^2 + middle_series[2] s^4).
+  SoftcapRange softcap_near, softcap_middle;
+  float softcap_near_series[2], softcap_middle_series[3];
   const float* alibi;
   int64_t alibi_batch, alibi_head;
   const void* sinks;

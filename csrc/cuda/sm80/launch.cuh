@@ -34,7 +34,7 @@ KernelInfo kernel_info(const char* name) {
   info.name = name;
   info.family = Family::kSm80;
   info.device = DeviceType::kNvidia;
-  info.head_dim = C::kHeadDim;
+  info.head_dim = info.head_dim_v = C::kHeadDim;
   info.dtype = std::is_same_v<typename C::Element, cutlass::half_t> ? DType::kF16 : DType::kBF16;
   info.mask = C::kMask;
   info.block_m = C::kBlockM;

@@ -25,11 +25,11 @@ struct TileShape {
 
 // By measurement on an H100: docs/perf-log.md. The output, a tile of scores and their rounded weights must fit a
 // thread's registers with some 30 to spare, K and V with their stages shared memory.
-constexpr TileShape tile_shape(int head_dim, bool extras) {
+constexpr TileShape tile_shape(int head_dim, int head_dim_v, bool extras) {
   if (head_dim <= 64) return extras ? TileShape{2, 128, 3, 1, 16} : TileShape{3, 128, 3, 1, 0};
   if (head_dim <= 96) return {2, 128, 3, 3, 16};
   if (head_dim <= 128) return {2, 128, 2, 2, 16};
-  if (head_dim <= 192) return {2, 64, 2, 3, 8};
+  if (head_dim <= 192) return head_dim_v < head_dim ? TileShape{2, 96, 2, 2, 8} : TileShape{2, 64, 2, 3, 8};
   return {2, 64, 2, 2, extras ? 0 : 8};
 }
 
@@ -62,12 +62,13 @@ struct Work {
 template <class Element_, int kHeadDim_, MaskClass kMask_, TileKind kKind = TileKind::kUsual>
 struct Config {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;  // bucket: channels beyond the tensors' own are zeros
+  // Buckets: channels beyond the tensors' own are zeros.
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kKind == TileKind::kValues128 ? 128 : kHeadDim;
   static constexpr MaskClass kMask = kMask_;
   static constexpr bool kBanded = kMask != MaskClass::kFull, kExtras = kMask == MaskClass::kAny;
-  static_assert(kKind == TileKind::kUsual);
+  static_assert(kKind == TileKind::kUsual || kKind == TileKind::kValues128);
 
-  static constexpr TileShape kTile = tile_shape(kHeadDim, kExtras);
+  static constexpr TileShape kTile = tile_shape(kHeadDim, kHeadDimV, kExtras);
   static constexpr int kWarpgroups = kTile.warpgroups, kMathWarps = 4 * kWarpgroups, kMathThreads = 32 * kMathWarps;
   static constexpr int kThreads = kMathThreads + 128;  // and the producer
   static constexpr int kRowsPerWarp = 16, kRowsPerWarpgroup = 64, kBlockM = kWarpgroups * kRowsPerWarpgroup,
@@ -81,23 +82,27 @@ struct Config {
   static_assert(128 * kProducerRegisters + kMathThreads * kMathRegisters <= kThreads * kLaunchRegisters);
 
   // A box of the copy engine is a chunk of the channels, as wide as a swizzle, of all of a tile's rows.
-  static constexpr int kChunk = kHeadDim % 64 == 0 ? 64 : 32, kChunks = kHeadDim / kChunk;
+  static constexpr int kChunk = kHeadDim % 64 == 0 ? 64 : 32, kChunks = kHeadDim / kChunk,
+                       kChunksV = kHeadDimV / kChunk;
   static constexpr int kChunksOut = kTile.chunks_out;
-  static_assert(kHeadDim % kChunk == 0 && kHeadDim <= 256 && kBlockN % 16 == 0 && kBlockN <= 256);
+  static_assert(kHeadDim % kChunk == 0 && kHeadDimV % kChunk == 0 && kHeadDim <= 256 && kHeadDimV <= 256);
+  static_assert(kBlockN % 16 == 0 && kBlockN <= 256);
 
   using AtomK = std::conditional_t<kChunk == 64, GMMA::Layout_K_SW128_Atom<Element>, GMMA::Layout_K_SW64_Atom<Element>>;
   using AtomMN =
       std::conditional_t<kChunk == 64, GMMA::Layout_MN_SW128_Atom<Element>, GMMA::Layout_MN_SW64_Atom<Element>>;
   using LayoutQ = decltype(tile_to_shape(AtomK{}, Shape<Int<kRowsPerWarpgroup>, Int<kHeadDim>>{}));  // (64, D)
-  using LayoutKV = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));           // (BLOCK_N, D)
+  using LayoutK = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDim>>{}));            // (BLOCK_N, D)
+  using LayoutV = decltype(tile_to_shape(AtomK{}, Shape<Int<kBlockN>, Int<kHeadDimV>>{}));           // (BLOCK_N, DV)
   // The tensor cores sum a row's weights too, where an instruction has room for 8 more columns: beside V's channels
   // lies a chunk of ones, of which they take the first 8.
-  static constexpr bool kSums = kHeadDim + 8 <= 256;
-  static constexpr int kColumns = kHeadDim + (kSums ? 8 : 0),
+  static constexpr bool kSums = kHeadDimV + 8 <= 256;
+  static constexpr int kColumns = kHeadDimV + (kSums ? 8 : 0),
                        kOnes = kSums ? kBlockN * kChunk : 0;  // of the output; in shared memory
-  using LayoutVt = decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDim + (kSums ? kChunk : 0)>, Int<kBlockN>>{},
-                                          Step<_2, _1>{}));  // (D and the ones, BLOCK_N)
-  static_assert(cosize_v<LayoutQ> == kRowsPerWarpgroup * kHeadDim && cosize_v<LayoutKV> == kBlockN * kHeadDim);
+  using LayoutVt = decltype(tile_to_shape(AtomMN{}, Shape<Int<kHeadDimV + (kSums ? kChunk : 0)>, Int<kBlockN>>{},
+                                          Step<_2, _1>{}));  // (DV and the ones, BLOCK_N)
+  static_assert(cosize_v<LayoutQ> == kRowsPerWarpgroup * kHeadDim && cosize_v<LayoutK> == kBlockN * kHeadDim &&
+                cosize_v<LayoutV> == kBlockN * kHeadDimV);
 
   // A warpgroup's products: Q from shared memory, weights from registers.
   using MmaScores =
@@ -120,12 +125,13 @@ struct Config {
       Layout<Shape<Shape<_2, _2, _2>, _1, Int<kBlockN / 16>>, Stride<Stride<_1, _2, _4>, _0, _8>>{}));
 
   static constexpr int kQueryBytes = sizeof(Element) * kRowsPerWarpgroup * kHeadDim;  // of a warpgroup
-  static constexpr int kKeyValueBytes = sizeof(Element) * kBlockN * kHeadDim;
+  static constexpr int kKeyBytes = sizeof(Element) * kBlockN * kHeadDim,
+                       kValueBytes = sizeof(Element) * kBlockN * kHeadDimV;
 
   struct SharedStorage {
     cute::array_aligned<Element, cosize_v<LayoutQ>, 1024> q[kWarpgroups];
-    cute::array_aligned<Element, cosize_v<LayoutKV>, 1024> k[kStages];
-    cute::array_aligned<Element, cosize_v<LayoutKV> + kOnes, 1024> v[kStages];
+    cute::array_aligned<Element, cosize_v<LayoutK>, 1024> k[kStages];
+    cute::array_aligned<Element, cosize_v<LayoutV> + kOnes, 1024> v[kStages];
     // Of each warp its rows, chunk by chunk, on their way to memory.
     cute::array_aligned<Element, kBlockM * kChunksOut * kChunk, 1024> out;
     // A warpgroup's queries, and its word that there is work.

@@ -32,7 +32,7 @@ class Epilogue {
 
   CUTE_DEVICE void store() {
     const bool careful = loop_.kind() == WorkKind::kCareful;  // for the rows that failed the first time
-    Tensor rows = rows_and_columns(loop_.output);             // (2, D / 4, and one pair more for the sums)
+    Tensor rows = rows_and_columns(loop_.output);             // (2, DV / 4, and one pair more for the sums)
     const float denominators[2] = {loop_.denominator(0), loop_.denominator(1)};
     const bool suspect[2] = {loop_.softmax.failed(0, rows, denominators[0]),
                              loop_.softmax.failed(1, rows, denominators[1])};
@@ -57,7 +57,7 @@ class Epilogue {
       // a row that sees no key is empty, whatever the sink
       factor = denominators[r] == 0.f ? 0.f : factor * ptx::reciprocal(denominator);
       CUTE_UNROLL
-      for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) *= factor;
+      for (int c = 0; c < C::kHeadDimV / 4; ++c) rows(r, c) *= factor;
     }
     if (left_out == 0 && given_.maps_out) {
       store_whole();
@@ -85,7 +85,7 @@ class Epilogue {
       const bool lost = suspect[r] && !empty && lane() / 4 + 8 * r < place_.rows_left;
       failed |= uint32_t(lost) << (lane() / 4 + 8 * r);
       CUTE_UNROLL
-      for (int c = 0; c < C::kHeadDim / 4; ++c) rows(r, c) = empty ? 0.f : rows(r, c);
+      for (int c = 0; c < C::kHeadDimV / 4; ++c) rows(r, c) = empty ? 0.f : rows(r, c);
     }
     return __reduce_or_sync(0xffffffffu, failed);
   }
@@ -110,7 +110,7 @@ class Epilogue {
     const uint32_t target = ptx::shared_address(staged) + row * int(C::kChunk * sizeof(Element));
     const int batch = batch_of_map(params_, place_.batch);
     CUTE_UNROLL
-    for (int chunk = 0; chunk < C::kChunks; ++chunk) {
+    for (int chunk = 0; chunk < C::kChunksV; ++chunk) {
       const int place = chunk % C::kChunksOut;
       if (lane() == 0) ptx::await_stores<C::kChunksOut - 1>();  // the one that had this place
       __syncwarp();
@@ -151,7 +151,7 @@ class Epilogue {
       Element* row = out + int64_t(place_.row + lane() / 4 + 8 * r) * params_.out.row + 8 * (lane() % 4);
       const int channels = writes(left_out, r) ? params_.head_dim_v - 8 * (lane() % 4) : 0;
       CUTE_UNROLL
-      for (int block = 0; block < C::kHeadDim / 8; block += 4) {
+      for (int block = 0; block < C::kHeadDimV / 8; block += 4) {
         visit(row + 8 * block,
               transpose_in_quad(word(block, r), word(block + 1, r), word(block + 2, r), word(block + 3, r)),
               channels - 8 * block);

@@ -53,10 +53,10 @@ class Operands {
 
   CUTE_DEVICE auto keys(int stage) const {
     if constexpr (kKept) {
-      return row_operand<typename C::LayoutKV>(k_ + stage * int(sizeof(shared_.k[0]) / kUnit));
+      return row_operand<typename C::LayoutK>(k_ + stage * int(sizeof(shared_.k[0]) / kUnit));
     } else {
       const auto thr_mma = typename C::MmaScores{}.get_slice(threadIdx.x % 128);
-      return thr_mma.partition_fragment_B(make_tensor(make_smem_ptr(shared_.k[stage].data()), typename C::LayoutKV{}));
+      return thr_mma.partition_fragment_B(make_tensor(make_smem_ptr(shared_.k[stage].data()), typename C::LayoutK{}));
     }
   }
 

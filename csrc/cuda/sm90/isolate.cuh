@@ -12,7 +12,7 @@ namespace flashcute::cuda::sm90 {
 template <class C, class Visit>
 CUTE_DEVICE void for_each_vector(typename C::Element* v, Visit visit) {
 #pragma unroll 1
-  for (int i = ptx::thread_again(); i < int(cosize_v<typename C::LayoutKV>) / 8; i += C::kMathThreads) {
+  for (int i = ptx::thread_again(); i < int(cosize_v<typename C::LayoutV>) / 8; i += C::kMathThreads) {
     visit(reinterpret_cast<uint4*>(v)[i]);
   }
 }
@@ -57,7 +57,7 @@ CUTE_DEVICE void note_seen_keys(typename C::SharedStorage& shared, const Scores&
 template <class C, class Output>
 CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& shared, const typename C::Element* v) {
   using Element = typename C::Element;
-  Tensor sV = make_tensor(make_smem_ptr(v), typename C::LayoutKV{});  // (BLOCK_N, D)
+  Tensor sV = make_tensor(make_smem_ptr(v), typename C::LayoutV{});  // (BLOCK_N, DV)
 #pragma unroll 1
   for (int key = 0; key < C::kBlockN; ++key) {
     const auto sees = [&](int r) {
@@ -65,7 +65,7 @@ CUTE_DEVICE void add_nonfinite(Output& output, const typename C::SharedStorage& 
     };
     const bool sees_first = sees(0), sees_second = sees(1);
     CUTE_UNROLL
-    for (int n = 0; n < C::kHeadDim / 8; ++n) {
+    for (int n = 0; n < C::kHeadDimV / 8; ++n) {
       const Element* pair = &sV(key, 8 * n + C::column_of_thread(ptx::thread_again()));
       const uint32_t nonfinite = HalfBits<Element>::nonfinite(*reinterpret_cast<const uint32_t*>(pair));
       if (nonfinite == 0) continue;

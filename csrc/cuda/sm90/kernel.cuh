@@ -34,7 +34,7 @@ CUTE_DEVICE void init_shared(const KernelParams& given, typename C::SharedStorag
   }
   for (auto& v : shared.v) {
     for (int i = threadIdx.x; i < C::kOnes; i += C::kThreads)
-      v[C::kBlockN * C::kHeadDim + i] = typename C::Element(1.f);
+      v[C::kBlockN * C::kHeadDimV + i] = typename C::Element(1.f);
   }
   ptx::fence_async();
 }

@@ -41,6 +41,7 @@ KernelInfo kernel_info(const char* name) {
   info.family = Family::kSm90;
   info.device = DeviceType::kNvidia;
   info.head_dim = C::kHeadDim;
+  info.head_dim_v = C::kHeadDimV;
   info.dtype = std::is_same_v<typename C::Element, cutlass::half_t> ? DType::kF16 : DType::kBF16;
   info.mask = C::kMask;
   info.block_m = C::kBlockM;

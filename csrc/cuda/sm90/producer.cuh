@@ -74,8 +74,8 @@ class Producer {
       if (!elected_) continue;
       if (loads) {
         ptx::arrive_expecting(full, C::kQueryBytes);
-        copy_rows<C::kRowsPerWarpgroup>(given_.q, shared_.q[w].data(), full, ptx::Keep::kFirstOut, from,
-                                        w * C::kRowsPerWarpgroup);
+        copy_rows<C::kRowsPerWarpgroup, C::kChunks>(given_.q, shared_.q[w].data(), full, ptx::Keep::kFirstOut, from,
+                                                    w * C::kRowsPerWarpgroup);
       } else {
         ptx::arrive(full);
       }
@@ -93,9 +93,9 @@ class Producer {
       if constexpr (C::kExtras) {
         if (masks) shared_.columns[stage] = columns;
       }
-      ptx::arrive_expecting(shared_.k_full[stage], C::kKeyValueBytes);
-      copy_rows<C::kBlockN>(given_.k, shared_.k[stage].data(), shared_.k_full[stage], ptx::Keep::kLastOut, from,
-                            n * C::kBlockN);
+      ptx::arrive_expecting(shared_.k_full[stage], C::kKeyBytes);
+      copy_rows<C::kBlockN, C::kChunks>(given_.k, shared_.k[stage].data(), shared_.k_full[stage], ptx::Keep::kLastOut,
+                                        from, n * C::kBlockN);
     }
     k_.advance();
   }
@@ -108,8 +108,9 @@ class Producer {
     ptx::Barrier& full = clears ? shared_.tail_full : shared_.v_full[stage];
     ptx::wait(shared_.v_empty[stage], v_.parity() ^ 1);
     if (elected_) {
-      ptx::arrive_expecting(full, C::kKeyValueBytes);
-      copy_rows<C::kBlockN>(given_.v, shared_.v[stage].data(), full, ptx::Keep::kLastOut, from, n * C::kBlockN);
+      ptx::arrive_expecting(full, C::kValueBytes);
+      copy_rows<C::kBlockN, C::kChunksV>(given_.v, shared_.v[stage].data(), full, ptx::Keep::kLastOut, from,
+                                         n * C::kBlockN);
     }
     if (clears) clear_tail(stage, max(rows, 0));
     v_.advance();
@@ -124,7 +125,7 @@ class Producer {
 #pragma unroll 1
     for (int i = rows * kVectors + lane(); i < C::kBlockN * kVectors; i += 32) {
       CUTE_UNROLL
-      for (int chunk = 0; chunk < C::kChunks; ++chunk) {
+      for (int chunk = 0; chunk < C::kChunksV; ++chunk) {
         reinterpret_cast<uint4*>(v + chunk * C::kBlockN * C::kChunk)[i] = uint4{};
       }
     }
@@ -133,11 +134,11 @@ class Producer {
     if (elected_) ptx::arrive(shared_.v_full[stage]);
   }
 
-  template <int kRows>
+  template <int kRows, int kChunks>
   CUTE_DEVICE void copy_rows(const TensorMap& map, typename C::Element* target, ptx::Barrier& barrier, ptx::Keep keep,
                              const Source& from, int row) const {
     CUTE_UNROLL
-    for (int chunk = 0; chunk < C::kChunks; ++chunk) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
       ptx::copy_box(target + chunk * kRows * C::kChunk, &map, barrier, keep, chunk * C::kChunk, from.row + row,
                     from.head, from.batch);
     }

@@ -63,7 +63,7 @@ class Steps {
   // The sum of the row's rounded weights.
   CUTE_DEVICE float denominator(int r) {
     if constexpr (C::kSums) {
-      return rows_and_columns(output)(r, C::kHeadDim / 4);
+      return rows_and_columns(output)(r, C::kHeadDimV / 4);
     } else {
       return quad_reduce(denominators_(r), [](float a, float b) { return a + b; });
     }

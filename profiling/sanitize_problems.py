@@ -63,14 +63,14 @@ class Account:
 def problems() -> list[Problem]:
     chosen = [Problem(case) for case in cases("cuda", quick=False) if not case.long]
     for dtype in _TYPES:
-        for head_dim in _BUCKETS:
+        for head_dim in (*((bucket, bucket) for bucket in _BUCKETS), (192, 128)):
             chosen += _of_bucket(dtype, head_dim)
     return [*chosen, *_of_edges()]
 
 
-def _of_bucket(dtype: str, head_dim: int) -> Iterator[Problem]:
-    def case(*tensors: str, seq: tuple[int, int] = (70, 201), dim: int = head_dim, **options: Any) -> Case:
-        return Case(dtype, 2, (2, 1), seq, (dim, dim), options, tensors)
+def _of_bucket(dtype: str, head_dim: tuple[int, int]) -> Iterator[Problem]:
+    def case(*tensors: str, seq: tuple[int, int] = (70, 201), short: int = 0, **options: Any) -> Case:
+        return Case(dtype, 2, (2, 1), seq, (head_dim[0] - short, head_dim[1] - short), options, tensors)
 
     yield Problem(case())
     yield Problem(case(causal=True, seq=(150, 190)))
@@ -79,8 +79,8 @@ def _of_bucket(dtype: str, head_dim: int) -> Iterator[Problem]:
     yield Problem(case("mask", causal=True))
     yield Problem(case("seqused_k", layout="bshd"))
     yield Problem(case("cu_seqlens", layout="hsd", causal=True, seq=(170, 301)))
-    yield Problem(case(dim=head_dim - 3))  # rows at odd addresses, packed into the workspace
-    yield Problem(case("cu_seqlens", layout="hsd", dim=head_dim - 2, window=(50, 0), seq=(170, 301)))
+    yield Problem(case(short=3))  # rows at odd addresses, packed into the workspace
+    yield Problem(case("cu_seqlens", layout="hsd", short=2, window=(50, 0), seq=(170, 301)))
     for tensors in (("alibi_slopes",), ()):  # the plain forms of class "any"
         yield Problem(case(*tensors, softcap=20.0))
     yield Problem(case("alibi_slopes", causal=True, seq=(150, 280)))

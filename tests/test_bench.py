@@ -36,6 +36,14 @@ def benched(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features"])
+def test_values_may_have_a_head_dim_of_their_own(mode):
+    problems = pytest.importorskip("flashcute.bench.problems")
+    found = problems.problems(mode, problems.Sizes(dims=(192, 64), dim_v=128), gpu=True)
+    assert {problem.case.head_dim for problem in found} == {(192, 128)} | ({(64, 128)} if mode != "features" else set())
+    assert all("head dim 192/128" in p.panel or "head dim 64/128" in p.panel for p in found)
+
+
+@pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features"])
 def test_bench_measures_in_turns(benched, mode):
     saved = json.loads((benched / f"bench-{mode}-cpu.json").read_text())
     assert saved["reference"]

@@ -150,6 +150,21 @@ def test_caps_of_every_size(device, dtype, path, softcap, size, rng):
     agree(size * q, k, v, {"softcap": softcap, "causal": True}, device=device, dtype=dtype, path=path)
 
 
+@ON_HALVES
+@pytest.mark.parametrize("softcap", [1.0, 10.0, 50.0, 128.0])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_capped_score_is_off_by_a_ten_thousandth_at_most(device, dtype, path, softcap, sign, rng):
+    """Each head has one score, on this and that side of where a polynomial gives way to the next: all its LSE is."""
+    keys = 300
+    q, k, v = random_inputs(rng, 100, keys, heads=64)
+    q[:] = k[:] = 0
+    q[..., 0], k[..., 0] = 1, sign * softcap * np.append(np.linspace(0.01, 0.7, 62), [1, 3])[:, None]
+    scores = tensor(k, dtype).values()[0, :, 0, 0]
+    _, lse = agree(q, k, v, {"scale": 1.0, "softcap": softcap}, device=device, dtype=dtype, path=path)
+    expected = softcap * np.tanh(scores / softcap) + np.log(keys)
+    np.testing.assert_allclose(lse[0], np.broadcast_to(expected[:, None], lse[0].shape), rtol=1e-6, atol=1e-4)
+
+
 @EVERYWHERE
 @pytest.mark.parametrize("softcap", [2.0, 50.0, 1e3])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -15,7 +15,7 @@ HALVES = ("float16", "bfloat16")
 ON_HOPPER = pytest.mark.parametrize(
     ("device", "dtype", "path"), support.cases(paths=("functional",), devices=("cuda",), dtypes=HALVES)
 )
-DEPTHS = pytest.mark.parametrize("depth", [64, 128, 256])
+DEPTHS = pytest.mark.parametrize("depth", [64, 128, (192, 128), 256], ids=str)
 BANDS = {
     "full": {},
     "causal": {"causal": True},
@@ -34,15 +34,21 @@ def agree(q, k, v, options, *, device, dtype, path):
     return out, lse
 
 
+def channels(depth):
+    """Of q, k and v: a depth is one number, or that of q and k and that of v."""
+    depth, depth_v = depth if isinstance(depth, tuple) else (depth, depth)
+    return depth, depth, depth_v
+
+
 def random_inputs(rng, rows, keys, depth, heads=(2, 2), batch=1):
-    shapes = ((batch, heads[0], rows, depth), (batch, heads[1], keys, depth), (batch, heads[1], keys, depth))
-    return [rng.standard_normal(shape) for shape in shapes]
+    shapes = zip((heads[0], heads[1], heads[1]), (rows, keys, keys), channels(depth), strict=True)
+    return [rng.standard_normal((batch, *shape)) for shape in shapes]
 
 
 def packed_inputs(rng, depth):
     """q, k, v and options of six members, one of them empty; the third begins at row 100."""
     starts = np.cumsum([0, 100, 0, 257, 1, 500, 64])
-    q, k, v = (rng.standard_normal((2, starts[-1], depth)) for _ in range(3))
+    q, k, v = (rng.standard_normal((2, starts[-1], n)) for n in channels(depth))
     options = {
         "layout": "hsd", "cu_seqlens_q": ints(starts), "cu_seqlens_k": ints(starts), "max_seqlen_q": 500,
         "max_seqlen_k": 500,
@@ -93,6 +99,21 @@ def test_head_dims_without_a_bucket_of_their_own_take_the_faster_family(head_dim
     assert kernel_for("--head-dim", str(head_dim)).startswith(kernel)
 
 
+@needs_kernels
+@pytest.mark.parametrize(("words", "mask"), [("", "full"), ("--causal", "banded"), ("--with sinks", "any")])
+@pytest.mark.parametrize(
+    ("head_dims", "bucket", "kind"),
+    [
+        ((192, 128), "192", "_v128"), ((160, 64), "192", "_v128"), ((192, 129), "192", ""), ((192, 192), "192", ""),
+        ((128, 64), "128", ""), ((128, 192), "192", ""), ((256, 128), "256", ""),
+    ],
+)  # fmt: skip
+def test_fewer_channels_of_values_than_of_queries(words, mask, head_dims, bucket, kind):
+    depth, depth_v = map(str, head_dims)
+    kernel = kernel_for("--head-dim", depth, "--head-dim-v", depth_v, *words.split())
+    assert kernel == f"sm90_hd{bucket}_bfloat16_{mask}{kind}"
+
+
 # -- results
 
 
@@ -120,7 +141,7 @@ def test_bands_and_lengths(device, dtype, path, depth, band, rows, keys, rng):
 @pytest.mark.gpu
 @ON_HOPPER
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("depth", [40, 96, 120, 200])
+@pytest.mark.parametrize("depth", [40, 96, 120, (160, 100), 200], ids=str)
 def test_head_dims_between_the_buckets(device, dtype, path, depth, causal, rng):
     agree(*random_inputs(rng, 200, 300, depth), {"causal": causal}, device=device, dtype=dtype, path=path)
 
@@ -144,10 +165,11 @@ def test_rows_whose_reference_turns_out_wrong(device, dtype, path, depth, causal
     keys = 900
     scores = rng.uniform(-1, 1, size=keys)
     scores[[333, 500, 850]] = peak
-    q, k = np.zeros((1, 2, keys, depth)), np.zeros((1, 2, keys, depth))
+    q, k, v = random_inputs(rng, keys, keys, depth)
+    q[:] = k[:] = 0
     q[..., 0], k[..., 0] = 1, scores
     options = {"scale": 1.0, "causal": causal}
-    agree(q, k, rng.standard_normal(k.shape), options, device=device, dtype=dtype, path=path)
+    agree(q, k, v, options, device=device, dtype=dtype, path=path)
 
 
 @pytest.mark.gpu
@@ -240,7 +262,7 @@ FEATURES = {
 
 @pytest.mark.gpu
 @ON_HOPPER
-@pytest.mark.parametrize("depth", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("depth", [64, 96, 128, (192, 128), 192, 256], ids=str)
 @pytest.mark.parametrize("band", BANDS)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_features(device, dtype, path, depth, band, feature, rng):
@@ -303,16 +325,16 @@ def test_features_of_packed_members(device, dtype, path, depth, causal, rng):
 @pytest.mark.gpu
 @ON_HOPPER
 @DEPTHS
-@pytest.mark.parametrize("channels", [23, 60])
-def test_channels_beyond_the_outputs_own_are_left_alone(device, dtype, path, depth, channels, rng):
+@pytest.mark.parametrize("own", [23, 60])
+def test_channels_beyond_the_outputs_own_are_left_alone(device, dtype, path, depth, own, rng):
     """The copy engine writes 16 bytes at a time, over the end of a row of any other number of them."""
     support.skip_without_cuda()
     q, k, v = random_inputs(rng, 300, 500, depth)
 
     def padded(rows):
-        return Strided((1, 2, rows, channels), dtype, strides=(2 * rows * 64, rows * 64, 64, 1))
+        return Strided((1, 2, rows, own), dtype, strides=(2 * rows * 64, rows * 64, 64, 1))
 
-    values = padded(500).fill(v[..., :channels])
+    values = padded(500).fill(v[..., :own])
     problem = Problem(tensor(q, dtype), tensor(k, dtype), values, {}, padded(300))
     outcome = support.run(problem, path, "torch", device, backend="sm90")
     assert not outcome.faults, outcome.faults

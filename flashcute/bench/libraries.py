@@ -282,7 +282,7 @@ def _flashinfer(inputs: Inputs) -> Entry:
     workspace = torch.empty(256 << 20, device=q.device, dtype=torch.uint8)
     wrapper = module.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
     wrapper.plan(
-        *bounds, case.heads[0], case.heads[1], case.head_dim[0],
+        *bounds, case.heads[0], case.heads[1], case.head_dim[0], head_dim_vo=case.head_dim[1],
         causal=bool(case.options.get("causal") or "window" in case.options),
         window_left=case.options.get("window", (-1, -1))[0],
         logits_soft_cap=case.options.get("softcap"),

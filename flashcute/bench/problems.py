@@ -24,6 +24,7 @@ class Sizes:
 
     seqs: Sequence[int] | None = None
     dims: Sequence[int] | None = None
+    dim_v: int | None = None
     masks: Sequence[str] | None = None
     dtypes: Sequence[str] | None = None
     batch: int | None = None
@@ -88,6 +89,14 @@ def _heads(sizes: Sizes, gpu: bool, dim: int) -> tuple[int, int]:
     return heads, sizes.heads_k or heads
 
 
+def _head_dim(sizes: Sizes, dim: int) -> tuple[int, int]:
+    return dim, sizes.dim_v or dim
+
+
+def _dim_text(sizes: Sizes, dim: int) -> str:
+    return "/".join(map(str, dict.fromkeys(_head_dim(sizes, dim))))
+
+
 def _batch(sizes: Sizes, gpu: bool, seq: int) -> int:
     if sizes.batch:
         return sizes.batch
@@ -103,9 +112,9 @@ def _forward(sizes: Sizes, gpu: bool) -> list[Problem]:
     seqs = sizes.seqs or ((1024, 2048, 4096, 8192, 16384) if gpu else (512, 1024, 2048, 4096))
     return [
         Problem(
-            Case(dtype, _batch(sizes, gpu, seq), _heads(sizes, gpu, dim), (seq, seq), (dim, dim), options),
+            Case(dtype, _batch(sizes, gpu, seq), _heads(sizes, gpu, dim), (seq, seq), _head_dim(sizes, dim), options),
             seq,
-            f"{dtype}, head dim {dim}, {mask}",
+            f"{dtype}, head dim {_dim_text(sizes, dim)}, {mask}",
         )
         for dtype in _dtypes(sizes, gpu)
         for dim in sizes.dims or (64, 128)
@@ -121,9 +130,9 @@ def _decode(sizes: Sizes, gpu: bool) -> list[Problem]:
     heads_k = sizes.heads_k or max(1, heads // 4)
     return [
         Problem(
-            Case(dtype, sizes.batch or 1, (heads, heads_k), (1, seq), (dim, dim)),
+            Case(dtype, sizes.batch or 1, (heads, heads_k), (1, seq), _head_dim(sizes, dim)),
             seq,
-            f"{dtype}, head dim {dim}, batch {sizes.batch or 1}, heads {heads}/{heads_k}",
+            f"{dtype}, head dim {_dim_text(sizes, dim)}, batch {sizes.batch or 1}, heads {heads}/{heads_k}",
         )
         for dtype in _dtypes(sizes, gpu)
         for dim in sizes.dims or (128,)
@@ -144,10 +153,12 @@ def _varlen(sizes: Sizes, gpu: bool) -> list[Problem]:
                     tokens = sizes.tokens or (GPU_TOKENS if gpu else 2 * seq)
                     members = len(member_lengths(tokens, seq, lengths))
                     case = Case(
-                        dtype, members, _heads(sizes, gpu, dim), (tokens, tokens), (dim, dim),
+                        dtype, members, _heads(sizes, gpu, dim), (tokens, tokens), _head_dim(sizes, dim),
                         {**options, "layout": "shd"}, ("cu_seqlens",),
                     )  # fmt: skip
-                    found.append(Problem(case, seq, f"{dtype}, head dim {dim}, {mask}{panel}", lengths=lengths))
+                    found.append(
+                        Problem(case, seq, f"{dtype}, head dim {_dim_text(sizes, dim)}, {mask}{panel}", lengths=lengths)
+                    )
     return found
 
 
@@ -173,7 +184,7 @@ def _features(sizes: Sizes, gpu: bool) -> list[Problem]:
     dim = (sizes.dims or (128,))[0]
     dtype = _dtypes(sizes, gpu)[0]
     heads, heads_k = _heads(sizes, gpu, dim)
-    base = Case(dtype, _batch(sizes, gpu, seq), (heads, heads_k), (seq, seq), (dim, dim))
+    base = Case(dtype, _batch(sizes, gpu, seq), (heads, heads_k), (seq, seq), _head_dim(sizes, dim))
     named = {
         "full": base,
         "causal": replace(base, options={"causal": True}),
@@ -188,7 +199,7 @@ def _features(sizes: Sizes, gpu: bool) -> list[Problem]:
         "sinks, causal": replace(base, options={"causal": True}, tensors=("sinks",)),
         "dropout 0.1": replace(base, options={"dropout_p": 0.1, "seed": 1}),
     }
-    panel = f"{dtype}, head dim {dim}, length {seq}"
+    panel = f"{dtype}, head dim {_dim_text(sizes, dim)}, length {seq}"
     return [Problem(case, index, panel, label) for index, (label, case) in enumerate(named.items())]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flashcute.bench.record import Run
 
 _HOST_BATCHES = 50
-_SIZES = ("seqs", "dims", "masks", "dtypes", "batch", "tokens", "heads", "heads_k", "lengths")
+_SIZES = ("seqs", "dims", "dim_v", "masks", "dtypes", "batch", "tokens", "heads", "heads_k", "lengths")
 _UNUSED = {  # flags that a mode has no use for
     "forward": ("lengths",),
     "decode": ("masks", "tokens", "lengths"),
@@ -70,9 +70,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise _StopError(str(error)) from None
     sizes = problems.Sizes(
-        seqs=arguments.seqs, dims=arguments.dims, masks=arguments.masks, dtypes=arguments.dtypes,
-        batch=arguments.batch, tokens=arguments.tokens, heads=arguments.heads, heads_k=arguments.heads_k,
-        lengths=arguments.lengths,
+        seqs=arguments.seqs, dims=arguments.dims, dim_v=arguments.dim_v, masks=arguments.masks,
+        dtypes=arguments.dtypes, batch=arguments.batch, tokens=arguments.tokens, heads=arguments.heads,
+        heads_k=arguments.heads_k, lengths=arguments.lengths,
     )  # fmt: skip
     if arguments.batch and arguments.tokens:
         raise _StopError("--tokens: expected without --batch, which it takes the place of")

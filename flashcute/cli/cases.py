@@ -84,6 +84,7 @@ def _shapes() -> Iterator[Case]:
         yield Case(dtype, 1, (3, 3), (40, 8), (64, 64), {"window": (4, 2)}, quick=True)
     yield Case("float16", 2, (2, 2), (77, 130), (20, 20))
     yield Case("bfloat16", 1, (2, 2), (100, 100), (64, 32))
+    yield Case("bfloat16", 1, (2, 2), (100, 140), (192, 128), {"causal": True})
     yield Case("bfloat16", 1, (2, 2), (100, 140), (256, 256), {"causal": True})
     yield Case("float32", 1, (2, 2), (64, 64), (500, 500))
     yield Case("bfloat16", 1, (2, 2), (100, 0), (64, 64))

@@ -108,6 +108,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N")
     parser.add_argument("--seqs", type=whole(1), nargs="+", metavar="N", help="lengths; decode: of the keys")
     parser.add_argument("--dims", type=whole(1), nargs="+", metavar="N", help="head dims")
+    parser.add_argument("--dim-v", type=whole(1), metavar="N", help="head dim of v and out (default: as of q)")
     parser.add_argument("--masks", choices=("full", "causal"), nargs="+", help="default: both")
     parser.add_argument(
         "--dtypes", choices=BENCH_DTYPES, nargs="+", help="default: GPU bfloat16, CPU float32 and bfloat16"

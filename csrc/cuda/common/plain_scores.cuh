@@ -1,13 +1,13 @@
 // Features in the plain body: what fits into the exponent that softmax.cuh makes there anyway.
 //
 // Softcap. The tiles whose scores are all small against the cap, which is most of them, take a cubic (params.cpp): two
-// more instructions an element, and half a one to find out. Those whose scores are still within the reach of a fifth
-// power take that: six more. In the others, cap tanh(x) = cap - 2 cap r with r = 1 / (1 + 2^y), y = 2 log2(e) x, which
-// takes two of the slow units' as many. The error is one of tanh, not relative to it: 2^y and the reciprocal are off by
-// 2^-22 at most, of which tanh sees a half each near 0, where r is steepest: about 3e-7, and less elsewhere. Times the
-// cap it is one of the score: 4e-5 at kMaxLeanSoftcap, as much as the polynomials', below what the LSE may be off by
-// (1e-3) and a tenth of float16's half step as a weight. Greater caps take the general body with its series for small
-// arguments. An infinite score makes r = 0 or 1, its limit, and NaN stays NaN.
+// more instructions an element, and one and a quarter to find out. Those whose scores are still within the reach of a
+// fifth power take that: six more. In the others, cap tanh(x) = cap - 2 cap r with r = 1 / (1 + 2^y), y = 2 log2(e) x,
+// which takes two of the slow units' as many. The error is one of tanh, not relative to it: 2^y and the reciprocal are
+// off by 2^-22 at most, of which tanh sees a half each near 0, where r is steepest: about 3e-7, and less elsewhere.
+// Times the cap it is one of the score: 4e-5 at kMaxLeanSoftcap, as much as the polynomials', below what the LSE may be
+// off by (1e-3) and a tenth of float16's half step as a weight. Greater caps take the general body with its series for
+// small arguments. An infinite score makes r = 0 or 1, its limit, and NaN stays NaN.
 //
 // ALiBi. Where all keys of a tile lie on one side of all its rows' diagonals, slope |i + d - j| is linear in both: the
 // rows' part joins the reference, the columns' is one FMA an element. The other tiles are the seeds (KeyRange), where
@@ -39,15 +39,17 @@ __device__ __forceinline__ float upper_share(float y) {
   return ptx::reciprocal(1.f + ptx::exp2(y));
 }
 
-// u: s^2 + range.shift of each of kCount products s. The OR of floats in [2^n, ...) has the exponent bits of 2^n alone
-// where none of them is beyond 2^(n + 1): one instruction for two of them.
+// square: kCount times s^2 + range.shift, of one product s or of the squares of two, which are then both within. The OR
+// of floats in [2^n, ...) has the exponent bits of 2^n alone where none of them is beyond 2^(n + 1): one instruction
+// for two of them.
 template <int kCount, class ShiftedSquare>
-__device__ __forceinline__ bool are_within(const SoftcapRange& range, ShiftedSquare u) {
+__device__ __forceinline__ bool are_within(const SoftcapRange& range, ShiftedSquare square) {
+  static_assert(kCount % 4 == 0);
   uint32_t bits[2] = {};
 #pragma unroll
   for (int i = 0; i < kCount; i += 4) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) bits[j] |= __float_as_uint(u(i + 2 * j)) | __float_as_uint(u(i + 2 * j + 1));
+    for (int j = 0; j < 2; ++j) bits[j] |= __float_as_uint(square(i + 2 * j)) | __float_as_uint(square(i + 2 * j + 1));
   }
   return ((bits[0] | bits[1]) & 0x7f800000u) == range.exponent;
 }
@@ -104,24 +106,33 @@ class PlainExponents {
     return fmaf(slope_log2_, float(8 * (c / 2) + c % 2), row_addend_[r]);
   }
 
+  __device__ __forceinline__ bool pairs_within(const SoftcapRange& range) const {
+    return are_within<kCount / 2>(range, [&](int i) {
+      return fmaf(scores_(2 * i), scores_(2 * i), fmaf(scores_(2 * i + 1), scores_(2 * i + 1), range.shift));
+    });
+  }
+
+  __device__ __forceinline__ bool near(const SoftcapRange& range) {
+    if constexpr (kKept) {
+      return are_within<kCount>(range, [&](int i) {
+        squares_(i) = fmaf(scores_(i), scores_(i), range.shift);
+        return squares_(i);
+      });
+    }
+    return pairs_within(range);
+  }
+
   __device__ __forceinline__ void cap(const ExtrasView& extras) {
     shift_ = extras.softcap_near.shift;
     slope_ = extras.softcap_near_series[0];
     bend_ = extras.softcap_near_series[1];
-    const auto u = [&](int i) {
-      const float square = fmaf(scores_(i), scores_(i), shift_);
-      if constexpr (kKept) squares_(i) = square;
-      return square;
-    };
-    int beyond = __all_sync(0xffffffffu, are_within<kCount>(extras.softcap_near, u)) ? 0 : 1, middle = 0, far = 0;
+    int beyond = __all_sync(0xffffffffu, near(extras.softcap_near)) ? 0 : 1, middle = 0, far = 0;
     // Capped scores are what the cubic then leaves as it is. Loops of one round, not `if`s: ptxas would predicate
     // those, and each tile would take their time.
     ptx::forget_origin(beyond);
 #pragma unroll 1
     for (; beyond > 0; --beyond) {
-      middle = __all_sync(0xffffffffu, are_within<kCount>(extras.softcap_middle, [&](int i) {
-                            return fmaf(scores_(i), scores_(i), extras.softcap_middle.shift);
-                          }));
+      middle = __all_sync(0xffffffffu, pairs_within(extras.softcap_middle));
       far = 1 - middle;
       if constexpr (kKept) {
         cute::fill(squares_, 0.f);

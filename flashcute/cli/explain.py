@@ -137,7 +137,7 @@ def _print_plan(to: Console, plan: dict[str, Any]) -> None:
 def _plan_facts(plan: dict[str, Any]) -> dict[str, str]:
     gpu = plan["device"]["type"] != "cpu"
     facts = {
-        "kernel": f"{plan['kernel']}: family {plan['family']}, head dims to {plan['head_dim']}, "
+        "kernel": f"{plan['kernel']}: family {plan['family']}, head dims to {screen.head_dims(plan)}, "
         f"mask class {plan['mask_class']}",
         "tile": f"{plan['block_m']} query rows x {plan['block_n']} keys",
     }

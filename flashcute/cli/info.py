@@ -83,7 +83,7 @@ def _print_kernels(to: Console, info: dict[str, Any]) -> None:
             (
                 kernel["name"],
                 answers.get(kernel["name"], "no GPU here"),
-                f"to {kernel['head_dim']}",
+                f"to {screen.head_dims(kernel)}",
                 f"{kernel['block_m']}x{kernel['block_n']}" if kernel["block_m"] else "by plan",
                 kernel["dtype"],
                 kernel["mask_class"],

@@ -110,6 +110,12 @@ def choose_device(info: dict[str, Any], device: str) -> dict[str, Any] | str:
     return dict(next(entry for entry in usable if entry["type"] == "cpu"))
 
 
+def head_dims(kernel: dict[str, Any]) -> str:
+    """The buckets of a kernel, or of a plan."""
+    of_v = f", of v to {kernel['head_dim_v']}" if kernel["head_dim_v"] != kernel["head_dim"] else ""
+    return f"{kernel['head_dim']}{of_v}"
+
+
 def time_text(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"

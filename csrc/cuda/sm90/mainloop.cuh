@@ -63,7 +63,7 @@ class Mainloop : public Steps<C> {
   using S::await_values, S::end_values, S::finish_values, S::pass_over;
   using S::params_, S::shared_, S::weights_, S::operands_, S::k_;
   using S::seed, S::general_tile, S::careful_tile;
-  using S::work, S::walk, S::range_start, S::own_tiles, S::find_place, S::reset;
+  using S::work, S::walk, S::range_start, S::walk_end, S::own_tiles, S::find_place, S::reset;
 
   // From the range's start to its end, and then what is before the start. Tiles that these rows do not see may come in
   // between: what is pending must have joined the output before they are passed over. Bounds stay in shared memory, as
@@ -120,12 +120,18 @@ class Mainloop : public Steps<C> {
 
   template <PlainForm kForm>
   CUTE_DEVICE int plain_tiles(int n, int end) {
-    if (n >= end || !this->template takes_columns<kForm>()) return n;
+    if (n >= end) return n;
+    if (this->template asks_for_columns<kForm>()) {
+      if (!this->next_columns().all()) return n;
+      end = n + 1;
+    }
     softmax.settle();
+    const int last = walk_end();
+    const float slope_log2 = n < range_start() ? walk().slope_log2 : -walk().slope_log2;  // of all up to `end`
     if (params_.lse.data != nullptr) {
-      while (n < end && this->template takes_columns<kForm>()) this->template plain_tile<kForm, true>(n++);
+      for (; n < end; ++n) this->template plain_tile<kForm, true>(n, last, slope_log2);
     } else {
-      while (n < end && this->template takes_columns<kForm>()) this->template plain_tile<kForm, false>(n++);
+      for (; n < end; ++n) this->template plain_tile<kForm, false>(n, last, slope_log2);
     }
     return n;
   }

@@ -308,18 +308,21 @@ class Steps {
     round_weights<C>(scores, weights_, denominators_);
   }
 
-  // May the next tile be a plain one, for all that the key mask hides of it? Only where -inf stays what it is.
+  // Is a tile plain only where the key mask hides none of it? Not where -inf stays what it is.
   template <PlainForm kForm>
-  CUTE_DEVICE bool takes_columns() const {
-    return (kForm == PlainForm::kBare && params_.scale_log2 > 0.f) || next_columns().all();
+  CUTE_DEVICE bool asks_for_columns() const {
+    return params_.key_mask.data != nullptr && !(kForm == PlainForm::kBare && params_.scale_log2 > 0.f);
   }
 
+  // last: the walk's, behind which there is none. slope_log2: ALiBi's, negated where keys lie after the rows'
+  // diagonals.
   template <PlainForm kForm, bool kSum>
-  CUTE_DEVICE void plain_tile(int n) {
-    const Columns<kBlockN> columns = next_columns();
-    step<Step::kPlain, kSum>(n, walk_end(), [&](auto& rows) {
-      if (kForm == PlainForm::kBare && !columns.all()) hide_keys(rows, columns);
-      const float slope_log2 = n < range_start() ? walk().slope_log2 : -walk().slope_log2;
+  CUTE_DEVICE void plain_tile(int n, int last, float slope_log2) {
+    Columns<kBlockN> columns;
+    const bool hides = kForm == PlainForm::kBare && params_.key_mask.data != nullptr;
+    if (hides) columns = next_columns();
+    step<Step::kPlain, kSum>(n, last, [&](auto& rows) {
+      if (hides && !columns.all()) hide_keys(rows, columns);
       return PlainExponents<kForm, std::remove_reference_t<decltype(rows)>, false>(
           softmax.reference, rows, params_, slope_log2, member().diagonal, place_of(n));
     });

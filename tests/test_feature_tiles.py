@@ -159,7 +159,7 @@ def test_a_capped_score_is_off_by_a_ten_thousandth_at_most(device, dtype, path, 
     q, k, v = random_inputs(rng, 100, keys, heads=64)
     q[:] = k[:] = 0
     q[..., 0], k[..., 0] = 1, sign * softcap * np.append(np.linspace(0.01, 0.7, 62), [1, 3])[:, None]
-    scores = tensor(k, dtype).values[0, :, 0, 0]
+    scores = tensor(k, dtype).values[0, :, 0, 0].astype(float)
     _, lse = agree(q, k, v, {"scale": 1.0, "softcap": softcap}, device=device, dtype=dtype, path=path)
     expected = softcap * np.tanh(scores / softcap) + np.log(keys)
     np.testing.assert_allclose(lse[0], np.broadcast_to(expected[:, None], lse[0].shape), rtol=1e-6, atol=1e-4)

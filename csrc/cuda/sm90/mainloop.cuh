@@ -120,19 +120,19 @@ class Mainloop : public Steps<C> {
 
   template <PlainForm kForm>
   CUTE_DEVICE int plain_tiles(int n, int end) {
-    if (n >= end) return n;
-    if (this->template asks_for_columns<kForm>()) {
-      if (!this->next_columns().all()) return n;
-      end = n + 1;
-    }
+    const bool asks = this->template asks_for_columns<kForm>();
+    if (n >= end || (asks && !this->next_columns().all())) return n;
     softmax.settle();
     const int last = walk_end();
     const float slope_log2 = n < range_start() ? walk().slope_log2 : -walk().slope_log2;  // of all up to `end`
-    if (params_.lse.data != nullptr) {
-      for (; n < end; ++n) this->template plain_tile<kForm, true>(n, last, slope_log2);
-    } else {
-      for (; n < end; ++n) this->template plain_tile<kForm, false>(n, last, slope_log2);
-    }
+    do {
+      const int stop = asks ? n + 1 : end;
+      if (params_.lse.data != nullptr) {
+        for (; n < stop; ++n) this->template plain_tile<kForm, true>(n, last, slope_log2);
+      } else {
+        for (; n < stop; ++n) this->template plain_tile<kForm, false>(n, last, slope_log2);
+      }
+    } while (n < end && this->next_columns().all());
     return n;
   }
 };

@@ -96,6 +96,12 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
   }
 }
 
+// A value that is the same in all lanes, so that the compiler knows it is: what depends on nothing else lives in
+// uniform registers, and matrix descriptors of WGMMA made there need no moves on the way to the tensor cores.
+__device__ __forceinline__ int uniform(int value) {
+  return __reduce_max_sync(0xffffffffu, value);
+}
+
 // What is computed from `value` afterwards is computed there, not kept in registers across the loops before.
 template <class Word>
 __device__ __forceinline__ void forget_origin(Word& value) {

@@ -242,6 +242,11 @@ class Mainloop {
 
   template <PlainForm kForm>
   CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
+    if constexpr (C::kExtras) {  // no other register is left for them at head_dim 128
+      n = ptx::uniform(n);
+      plain_end = ptx::uniform(plain_end);
+      end = ptx::uniform(end);
+    }
     if (params_.lse.data != nullptr) {
       for (; n < plain_end; ++n) plain_tile<kForm, true>(n, end);
     } else {

@@ -53,12 +53,6 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// A value that is the same in all lanes, so that the compiler knows it is: what depends on nothing else lives in
-// uniform registers, and matrix descriptors made there need no moves on the way to the tensor cores.
-__device__ __forceinline__ int uniform(int value) {
-  return __reduce_max_sync(0xffffffffu, value);
-}
-
 // threadIdx.x, read again: what follows from it need not wait in registers that the accumulators want.
 __device__ __forceinline__ int thread_again() {
   int thread;

@@ -111,9 +111,8 @@ def choose_device(info: dict[str, Any], device: str) -> dict[str, Any] | str:
 
 
 def head_dims(kernel: dict[str, Any]) -> str:
-    """The buckets of a kernel, or of a plan."""
-    of_v = f", of v to {kernel['head_dim_v']}" if kernel["head_dim_v"] != kernel["head_dim"] else ""
-    return f"{kernel['head_dim']}{of_v}"
+    """The buckets of a kernel, or of a plan: of q and k, and of v where it has its own."""
+    return "/".join(map(str, dict.fromkeys((kernel["head_dim"], kernel["head_dim_v"]))))
 
 
 def time_text(seconds: float) -> str:

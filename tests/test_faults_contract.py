@@ -187,6 +187,8 @@ def test_every_instruction_set_agrees_with_float64(isa, root):
         [sys.executable, "-c", ISA_PROGRAM, str(root / "tests")],
         env=environment, capture_output=True, text=True, timeout=300, cwd=root / "tests",
     )  # fmt: skip
+    if f'(generic, avx2), given "{isa}"' in ran.stderr or f'(generic), given "{isa}"' in ran.stderr:
+        pytest.skip(f"this processor has no {isa}, and the library says so")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     chosen = ran.stdout.splitlines()[0].split()[1]
     order = ["generic", "avx2", "avx512", "avx512_bf16"]

@@ -242,7 +242,7 @@ class Mainloop {
 
   template <PlainForm kForm>
   CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
-    if constexpr (C::kExtras) {  // no other register is left for them at head_dim 128
+    if constexpr (C::kExtras && C::kHeadDim <= 128) {  // at 128 no other register is left; at 256 that spilled
       n = ptx::uniform(n);
       plain_end = ptx::uniform(plain_end);
       end = ptx::uniform(end);

@@ -207,22 +207,23 @@ HOLES = (
 )  # fmt: skip
 
 
-def hide(keep: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-    """NaN where no row may look. keep: (batch, keys)."""
+def hide(keep: np.ndarray, k: np.ndarray, v: np.ndarray, value: float = np.nan) -> None:
+    """The value where no row may look. keep: (batch, keys)."""
     for b in range(len(keep)):
-        k[b, :, ~keep[b]] = np.nan
-        v[b, :, ~keep[b]] = np.nan
+        k[b, :, ~keep[b]] = value
+        v[b, :, ~keep[b]] = value
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("pattern", HOLES)
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (100, 250)}], ids=["full", "causal", "window"])
 @pytest.mark.parametrize("feature", ["", "alibi", "softcap"])
-def test_key_masks_of_whole_empty_and_holed_tiles(device, dtype, path, pattern, options, feature, rng):
+@pytest.mark.parametrize("hidden", [np.nan, 300.0])  # NaNs have rows done again, which may hide a fault
+def test_key_masks_of_whole_empty_and_holed_tiles(device, dtype, path, pattern, options, feature, hidden, rng):
     keys = 650
     keep = np.stack([holes(pattern, keys), holes("all", keys), holes("none", keys)])
     q, k, v = random_inputs(rng, 300, keys, batch=3)
-    hide(keep, k, v)
+    hide(keep, k, v, hidden)
     options = {**options, "mask": tensor(keep, "bool")}
     if feature == "alibi":
         options["alibi_slopes"] = slopes(0.01, 0.6)

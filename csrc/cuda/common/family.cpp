@@ -40,9 +40,10 @@ std::string size_refusal(const KernelInfo& kernel, const Problem& p) {
 const char* feature_of_class_any(const Problem& p) {
   if (!(p.scale > 0.0f)) return "a scale that is not positive";  // the lean softmax takes maxima before it scales
   if (p.softcap > 0.0f) return "softcap";
+  if (p.key_mask.present) return "a key mask";
   if (p.bias.present) return "bias";
   if (p.alibi.present) return "alibi_slopes";
-  if (p.dense_mask.present) return "a dense mask";
+  if (p.dense_mask.present) return "a pair mask";
   if (p.block_mask.present) return "a block mask";
   if (p.sinks.present) return "sinks";
   if (p.dropout.p > 0.0f) return "dropout_p";

@@ -87,6 +87,11 @@ class KeyMask {
     return first_of(n, min(end, chunk_end(n)), [&](int tile) { return !columns(tile).all(); });
   }
 
+  // The same of tiles with a visible key.
+  __device__ __forceinline__ int visible_until(int n, int end) const {
+    return first_of(n, min(end, chunk_end(n)), [&](int tile) { return !columns(tile).any(); });
+  }
+
   // The range without the tiles at both ends that have no visible key.
   __device__ __forceinline__ KeyRange trimmed() const {
     KeyRange range = range_;

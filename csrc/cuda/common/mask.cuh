@@ -74,13 +74,19 @@ __device__ __forceinline__ KeyRange key_range(const BandTiles& tiles) {
   return {tiles.any_begin, tiles.any_end, tiles.all_begin, tiles.all_end, tiles.any_begin, tiles.any_begin + 1};
 }
 
-// One bit for each column of a key tile: set when the key exists and the key mask lets it take part.
+// One bit for each column of a key tile: set when the key mask lets the key take part.
 template <int kBlockN>
 struct Columns {
   static_assert(kBlockN % 32 == 0);
   static constexpr int kWords = kBlockN / 32;
   uint32_t words[kWords];
 
+  __device__ __forceinline__ static Columns full() {
+    Columns columns;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) columns.words[i] = ~0u;
+    return columns;
+  }
   __device__ __forceinline__ bool any() const {
     uint32_t united = 0;
 #pragma unroll
@@ -107,17 +113,5 @@ struct Columns {
     return shared == ~0u;
   }
 };
-
-// The columns that exist.
-template <int kBlockN>
-__device__ __forceinline__ Columns<kBlockN> existing_columns(int len_k, int first_key) {
-  Columns<kBlockN> columns;
-#pragma unroll
-  for (int i = 0; i < Columns<kBlockN>::kWords; ++i) {
-    const int count = min(max(len_k - first_key - 32 * i, 0), 32);
-    columns.words[i] = count == 32 ? ~0u : (1u << count) - 1;
-  }
-  return columns;
-}
 
 }  // namespace flashcute::cuda

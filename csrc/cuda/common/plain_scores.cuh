@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "cuda/common/mask.cuh"
-#include "cuda/common/score_pairs.cuh"
+#include "cuda/common/score_mask.cuh"
 #include "cuda/common/softmax.cuh"
 
 namespace flashcute::cuda {

@@ -6,16 +6,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cuda/common/mask.cuh"
+#include "cuda/common/score_mask.cuh"
 
 namespace flashcute::cuda {
-
-// Where a thread's elements of a score tile lie: row(r), column(c) within the member.
-struct ElementPlace {
-  int first_row, first_key;  // of element (0, 0)
-  __device__ __forceinline__ int row(int r) const { return first_row + 8 * r; }
-  __device__ __forceinline__ int key(int c) const { return first_key + 8 * (c / 2) + c % 2; }
-};
 
 template <int kRows, int kColumns>
 struct ElementBits {

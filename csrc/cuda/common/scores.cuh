@@ -9,6 +9,7 @@
 #include "cuda/common/philox.cuh"
 #include "cuda/common/plain_scores.cuh"
 #include "cuda/common/scheduler.cuh"
+#include "cuda/common/score_mask.cuh"
 #include "cuda/common/score_pairs.cuh"
 
 namespace flashcute::cuda {

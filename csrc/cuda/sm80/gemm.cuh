@@ -51,12 +51,15 @@ class BlockReader {
   uint32_t lane_;
 };
 
-// scores = Q K^T. q, k: the addresses of the warp's first row and of its part's first key.
-template <class C>
-CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, uint32_t q, uint32_t k, const LaneOffsets& lane) {
+// scores = Q K^T. q, k: the addresses of the warp's first row and of its part's first key. start_loads() is called when
+// the tensor cores have work to go on with (TileShape::loads_after).
+template <class C, class StartLoads>
+CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, uint32_t q, uint32_t k, const LaneOffsets& lane,
+                             StartLoads start_loads) {
   const BlockReader<C, typename C::LayoutQ> read_q(q, lane.by_rows);
   const BlockReader<C, typename C::LayoutKV> read_k(k, lane.by_columns);
   constexpr int kPairs = C::kKeysPerPart / 16, kBlocksK = C::kHeadDim / 16, kSteps = kPairs * kBlocksK;
+  static_assert(C::kTile.loads_after < kSteps);
   Tensor tSrQ = make_tensor<typename C::Element>(Shape<_8, Int<C::kBlocksM>, Int<kBlocksK>>{});  // (MMA, MMA_M, MMA_K)
   Tensor tSrK = make_tensor<typename C::Element>(Shape<_4, Int<2 * kPairs>, Int<kBlocksK>>{});   // (MMA, MMA_N, MMA_K)
   Tensor q_words = recast<uint32_t>(tSrQ);
@@ -76,6 +79,7 @@ CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, uint32_t q, uint
   CUTE_UNROLL
   for (int step = 0; step < kSteps; ++step) {
     if (step + kStepsAhead<C> < kSteps) load(step + kStepsAhead<C>);
+    if (step == C::kTile.loads_after) start_loads();
     const int i = step / kPairs;
     CUTE_UNROLL
     for (int n = step % kPairs * 2; n < step % kPairs * 2 + 2; ++n) {

@@ -41,15 +41,13 @@ template <class C>
 CUTE_DEVICE void apply_masks(const Params& params, typename C::SharedStorage& shared) {
   Work& work = shared.work;
   if (params.key_mask.data != nullptr) {
-    trim_range(KeyMask<C::kBlockN, C::kThreads>(params, work.tile, work.member, work.range, shared.key_bits),
+    trim_range(KeyMask<C::kBlockN, C::kThreads>(params, work.tile, work.member, work.range, shared.runs.key_bits),
                work.range);
   }
-  if constexpr (C::kExtras) {
-    if (params.extras.block_mask.data != nullptr) trim_range(block_mask_of<C>(params, shared), work.range);
-    const KeyRun first = first_run<C>(params, shared, work.range.start, work.range.end);
-    if (threadIdx.x == 0) shared.runs.first_end = first.end;
-    __syncthreads();
-  }
+  if (params.extras.block_mask.data != nullptr) trim_range(block_mask_of<C>(params, shared), work.range);
+  const KeyRun first = first_run<C>(params, shared, work.range.start, work.range.end);
+  if (threadIdx.x == 0) shared.runs.first_end = first.end;
+  __syncthreads();
 }
 
 template <class C>
@@ -61,13 +59,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) attention_kernel(c
     const Work work = plan_work<C>(params);
     if (threadIdx.x == 0) {
       shared.work = work;
-      shared.key_bits.chunk = -1;
-      if constexpr (C::kExtras) shared.runs.block_bits.chunk = -1;
+      if constexpr (C::kExtras) shared.runs.key_bits.chunk = shared.runs.block_bits.chunk = -1;
     }
   }
   __syncthreads();
   if (!shared.work.present) return;
-  apply_masks<C>(params, shared);
+  if constexpr (C::kExtras) apply_masks<C>(params, shared);
 
   Mainloop<C> loop(params, shared);
   loop.load_queries();

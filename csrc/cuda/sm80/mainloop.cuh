@@ -82,7 +82,9 @@ class Mainloop {
     while (true) {
       if constexpr (C::kExtras) announce_run_after(end);
       while (n < end) {
-        if (masks_keys()) keys().show(n);
+        if constexpr (C::kExtras) {
+          if (masks_keys()) keys().show(n);
+        }
         const int plain_end = careful ? n : plain_until(n, end);
         if (plain_end > n) {
           softmax.settle();
@@ -130,7 +132,13 @@ class Mainloop {
 
   CUTE_DEVICE bool masks_keys() const { return params_.key_mask.data != nullptr; }
   CUTE_DEVICE KeyMask<kBlockN, C::kThreads> keys() const {
-    return {params_, tile(), member(), range(), shared_.key_bits};
+    return {params_, tile(), member(), range(), shared_.runs.key_bits};
+  }
+
+  // Where there is a key mask: may tile n, some of whose keys it hides, start a run of plain ones? Only in the form in
+  // which a score of -inf stays what it is.
+  CUTE_DEVICE bool has_holes(int n) const {
+    return params_.extras.plain == PlainForm::kBare && params_.scale_log2 > 0.f && !keys().columns(n).all();
   }
 
   // The walk is made of runs of tiles that nothing interrupts. The one after that which ends at `end`; every thread of
@@ -161,7 +169,10 @@ class Mainloop {
   CUTE_DEVICE int plain_until(int n, int end) const {
     if (n < range().plain_begin || (n >= range().start && n < range().seed_end)) return n;
     const int plain_end = min(range().plain_end, end);
-    return masks_keys() ? keys().whole_until(n, plain_end) : plain_end;
+    if constexpr (C::kExtras) {
+      if (masks_keys()) return has_holes(n) ? keys().visible_until(n, plain_end) : keys().whole_until(n, plain_end);
+    }
+    return plain_end;
   }
 
   CUTE_DEVICE int64_t head_base(const Operand& operand) const {
@@ -174,10 +185,6 @@ class Mainloop {
 
   CUTE_DEVICE void load_values(int n, int stage) {
     load_v_.load(params_.v, shared_.stages[stage].v.data(), member().len_k - n * kBlockN);
-  }
-
-  CUTE_DEVICE Columns<kBlockN> columns_of(int n) const {
-    return masks_keys() ? keys().columns(n) : existing_columns<kBlockN>(member().len_k, n * kBlockN);
   }
 
   // From tile n of a run that ends at `end` to the next of the walk, from which loads go on. False when there is none.
@@ -195,11 +202,14 @@ class Mainloop {
     return n < end;
   }
 
-  // Tile n of a run to `end` (with one stage: its K) has landed and every warp is done with the one before; the next
-  // loads start.
-  CUTE_DEVICE void begin_tile(int n, int end) {
+  // A tile (with one stage: its K) has landed and every warp is done with the one before.
+  CUTE_DEVICE void begin_tile() const {
     ptx::cp_async_wait<0>();
     __syncthreads();
+  }
+
+  // Once in tile n of a run to `end`, after begin_tile().
+  CUTE_DEVICE void start_loads(int n, int end) {
     if constexpr (C::kStages == 1) {
       load_values(n, 0);
     } else if (go_on(n, end)) {
@@ -236,11 +246,12 @@ class Mainloop {
         default:
           break;
       }
+      if (masks_keys() && has_holes(n)) return plain_tiles<PlainForm::kBare, true>(n, plain_end, end);
     }
     plain_tiles<PlainForm::kBare>(n, plain_end, end);
   }
 
-  template <PlainForm kForm>
+  template <PlainForm kForm, bool kHoles = false>
   CUTE_DEVICE void plain_tiles(int n, int plain_end, int end) {
     if constexpr (C::kExtras && C::kHeadDim <= 128) {  // at 128 no other register is left; at 256 that spilled
       n = ptx::uniform(n);
@@ -248,22 +259,24 @@ class Mainloop {
       end = ptx::uniform(end);
     }
     if (params_.lse.data != nullptr) {
-      for (; n < plain_end; ++n) plain_tile<kForm, true>(n, end);
+      for (; n < plain_end; ++n) plain_tile<kForm, kHoles, true>(n, end);
     } else {
-      for (; n < plain_end; ++n) plain_tile<kForm, false>(n, end);
+      for (; n < plain_end; ++n) plain_tile<kForm, kHoles, false>(n, end);
     }
   }
 
-  // kSums: the LSE is wanted, for which weights are summed as they are before they are rounded.
-  template <PlainForm kForm, bool kSums>
+  // kHoles: the key mask hides some of the keys. kSums: the LSE is wanted, for which weights are summed as they are
+  // before they are rounded.
+  template <PlainForm kForm, bool kHoles, bool kSums>
   CUTE_DEVICE void plain_tile(int n, int end) {
-    begin_tile(n, end);
+    begin_tile();
     const auto& stage = shared_.stages[stage_];
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
+    gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane, [&] { start_loads(n, end); });
     await_values(n, end);
     Tensor rows = rows_and_columns(scores);
+    if constexpr (kHoles) hide_keys(rows, n);
     const float slope_log2 = n < range().start ? shared_.work.slope_log2 : -shared_.work.slope_log2;
     softmax.template weigh<kSums>(
         rows, PlainExponents<kForm, decltype(rows), (size(rows) <= 32)>(softmax.reference, rows, params_, slope_log2,
@@ -277,14 +290,14 @@ class Mainloop {
 
   // settled: every row has a reference, which is kept.
   CUTE_DEVICE void general_tile(int n, int end, bool settled, bool careful) {
-    begin_tile(n, end);
+    begin_tile();
+    start_loads(n, end);
     auto& stage = shared_.stages[stage_];
     const BandTiles tiles = shared_.warp_tiles[threadIdx.x / 32];
     bool seen = n >= tiles.any_begin && n < tiles.any_end;
-    bool whole = n >= tiles.all_begin && n < tiles.all_end;
-    if (masks_keys()) {
-      seen = seen && keys().columns(n).any();
-      whole = whole && keys().columns(n).all();
+    const bool whole = n >= tiles.all_begin && n < tiles.all_end;
+    if constexpr (C::kExtras) {
+      if (masks_keys()) seen = seen && keys().columns(n).any();
     }
     if constexpr (C::kParts > 1 && kWholeBarriers) seen = true;
     const ElementPlace place = place_of(n);
@@ -298,13 +311,16 @@ class Mainloop {
     }
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
-    if (seen) gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane);
+    if (seen) gemm_scores<C>(scores, warp_queries(), part_of_keys(stage.k.data()), lane, [] {});
     await_values(n, end);
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     Tensor rows = rows_and_columns(scores);
     if (seen) {
       if constexpr (C::kExtras) extras().apply(rows, place, visible);
-      if (!whole) mask_scores(rows, place_of(n), part_of(columns_of(n)));
+      if (!whole) mask_scores<C::kBanded>(rows, params_.band, member(), place_of(n));
+      if constexpr (C::kExtras) {
+        if (masks_keys()) hide_keys(rows, n);
+      }
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
@@ -367,10 +383,6 @@ class Mainloop {
     return ptx::shared_address(v) + part() * 2 * typename C::LayoutKV{}(_0{}, Int<C::kChannelsPerPart % C::kHeadDim>{});
   }
 
-  CUTE_DEVICE static auto part_of(const Columns<kBlockN>& columns) {
-    return columns.template part<C::kKeysPerPart>(part());
-  }
-
   CUTE_DEVICE ScoreExtras<Element> extras() const { return {params_, tile(), member(), shared_.work.slope_log2}; }
 
   CUTE_DEVICE ElementPlace place_of(int n) const {
@@ -381,24 +393,11 @@ class Mainloop {
     return row_band<C::kBanded>(params_.band, member(), first_warp_row(), first_warp_row() + C::kRowsPerWarp - 1);
   }
 
-  // -inf where the row does not see the key.
+  // -inf where the key mask hides the key of tile n.
   template <class Scores>
-  CUTE_DEVICE void mask_scores(Scores& scores, ElementPlace place, Columns<C::kKeysPerPart> columns) const {
-    CUTE_UNROLL
-    for (int i = 0; i < C::kColumnWords; ++i) columns.words[i] >>= 2 * (threadIdx.x % 4);
-    const int diagonal = member().diagonal;
-    CUTE_UNROLL
-    for (int r = 0; r < size<0>(scores); ++r) {
-      const int aligned = place.row(r) + diagonal - place.first_key;
-      const int low = aligned - params_.band.left, high = aligned + params_.band.right;
-      CUTE_UNROLL
-      for (int c = 0; c < size<1>(scores); ++c) {
-        const int column = 8 * (c / 2) + c % 2;
-        bool seen = (columns.words[column / 32] >> (column % 32)) & 1;
-        if constexpr (C::kBanded) seen = seen && column >= low && column <= high;
-        scores(r, c) = seen ? scores(r, c) : -INFINITY;
-      }
-    }
+  CUTE_DEVICE void hide_keys(Scores& scores, int n) const {
+    const auto columns = keys().columns(n).template part<C::kKeysPerPart>(part());
+    cuda::hide_keys(scores, columns, 2 * int(threadIdx.x % 4));
   }
 
   const Params& params_;

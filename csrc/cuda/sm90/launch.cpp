@@ -25,7 +25,7 @@ Strides as_read(const Strides& strides, const Staging& staging) {
 // Values for each pair of query and key.
 const char* feature_beyond_family(const Problem& p) {
   if (p.bias.present) return "bias";
-  if (p.dense_mask.present) return "a dense mask";
+  if (p.dense_mask.present) return "a pair mask";
   if (p.block_mask.present) return "a block mask";
   if (p.dropout.p > 0.0f) return "dropout_p";
   return nullptr;
@@ -47,11 +47,10 @@ int heads_per_group(const Problem& p, bool equal) {
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
-  if (kernel.mask == MaskClass::kAny) {
-    if (const char* feature = feature_beyond_family(p)) return std::string(feature) + " is not for the sm90 family";
-  } else {
-    const char* feature = p.key_mask.present ? "a key mask" : feature_of_class_any(p);
-    if (feature != nullptr) return std::string(feature) + " needs a kernel of mask class any";
+  if (const char* feature = feature_beyond_family(p)) return std::string(feature) + " is not for the sm90 family";
+  if (kernel.mask != MaskClass::kAny) {
+    if (const char* feature = feature_of_class_any(p))
+      return std::string(feature) + " needs a kernel of mask class any";
   }
   std::string reason = size_refusal(kernel, p);
   if (!reason.empty()) return reason;

@@ -264,7 +264,7 @@ class Steps {
 
   // Of the tile whose keys come next, those that the key mask lets take part.
   CUTE_DEVICE Columns<kBlockN> next_columns() const {
-    if (params_.key_mask.data == nullptr) return existing_columns<kBlockN>(kBlockN, 0);
+    if (params_.key_mask.data == nullptr) return Columns<kBlockN>::full();
     await_keys();
     return shared_.columns[k_.stage()];
   }
@@ -280,13 +280,7 @@ class Steps {
   // -inf where the key mask hides the key.
   template <class Scores>
   CUTE_DEVICE static void hide_keys(Scores& scores, const Columns<kBlockN>& columns) {
-    CUTE_UNROLL
-    for (int c = 0; c < size<1>(scores); ++c) {
-      const int column = 8 * (c / 2) + c % 2;
-      const bool seen = (columns.words[column / 32] >> (column % 32 + C::column_of_thread(ptx::thread_again()))) & 1;
-      CUTE_UNROLL
-      for (int r = 0; r < 2; ++r) scores(r, c) = seen ? scores(r, c) : -INFINITY;
-    }
+    cuda::hide_keys(scores, columns, C::column_of_thread(ptx::thread_again()));
   }
 
   CUTE_DEVICE ElementPlace place_of(int n) const {
@@ -381,13 +375,8 @@ class Steps {
         for (int c = 0; c < size<1>(scores); ++c) scores(r, c) = (seen >> c) & 1 ? scores(r, c) : -INFINITY;
       }
     } else {
-      // one limit for all rows: bits would be as many instructions, and were 2% slower at head_dim 64
-      const int end = member().len_k - first_key;
-      CUTE_UNROLL
-      for (int i = 0; i < size(scores); ++i) {
-        const int r = i % 2, c = i / 2, column = 8 * (c / 2) + c % 2;
-        scores(r, c) = column < end ? scores(r, c) : -INFINITY;
-      }
+      // bits would be as many instructions, and were 2% slower at head_dim 64
+      cuda::mask_scores<false>(scores, params_.band, member(), {0, first_key});
     }
   }
 

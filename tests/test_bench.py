@@ -168,7 +168,7 @@ def test_a_library_looks_the_same_in_every_plot():
     pytest.importorskip("torch")
     from flashcute.bench import libraries, plots
 
-    every = [libraries.OWN, *libraries.GPU_LIBRARIES]
+    every = [libraries.own(), *libraries.GPU_LIBRARIES]
     assert {library.name for library in every} <= set(plots._LOOKS)
     assert len({plots._LOOKS[library.name] for library in every}) == len(every)
 
@@ -392,6 +392,7 @@ def test_a_wrong_result_gets_no_figure():
         (["--device", "cpu", "--batch", "2", "--tokens", "64"], "--tokens: expected without --batch"),
         (["decode", "--masks", "causal"], "--masks: decode has no use for it"),
         (["host", "--heads-k", "2"], "--heads-k: host has no use for it"),
+        (["memory", "--backend", "cpu"], "--backend: memory has no use for it"),
         (["features", "--seqs", "64", "128"], "--seqs: features takes one, given 2"),
         (["--from", "missing.json"], "cannot read missing.json"),
         (["--from", __file__], "expected a run saved by"),

@@ -37,11 +37,13 @@ void validate_backend(int32_t backend, DeviceType device) {
     bad_option("backend", "one of FLASHCUTE_BACKEND_*", text(static_cast<int64_t>(backend)));
   }
   if (device == DeviceType::kNvidia && backend == FLASHCUTE_BACKEND_CPU) {
-    bad_option("backend", "AUTO, CUDA, SM80 or SM90 for an NVIDIA handle (nothing moves between devices)", "CPU");
+    bad_option("backend",
+               "auto, cuda, sm80 or sm90, since the tensors are on an NVIDIA GPU (nothing moves between devices)",
+               "cpu");
   }
   if (device == DeviceType::kCpu && backend > FLASHCUTE_BACKEND_CPU) {
-    const char* names[] = {"CUDA", "SM80", "SM90"};
-    bad_option("backend", "AUTO or CPU for a CPU handle (nothing moves between devices)",
+    const char* names[] = {"cuda", "sm80", "sm90"};
+    bad_option("backend", "auto or cpu, since the tensors are on the CPU (nothing moves between devices)",
                names[backend - FLASHCUTE_BACKEND_CUDA]);
   }
 }
@@ -98,7 +100,7 @@ void validate_options(const flashcuteAttentionOptions_t& options, DeviceType dev
   } bounds[] = {{"max_seqlen_q", options.max_seqlen_q}, {"max_seqlen_k", options.max_seqlen_k}};
   for (const auto& bound : bounds) {
     if (bound.value < 0) bad_option(bound.name, "0 (bounded by the total) or a length", text(bound.value));
-    if (bound.value != 0 && !packed) bad_option(bound.name, "0 without cu_seqlens", text(bound.value));
+    if (bound.value != 0 && !packed) bad_option(bound.name, "0 (none) without cu_seqlens", text(bound.value));
   }
   problem.lengths.total_q = problem.batch * problem.seq_q;
   problem.lengths.total_k = problem.batch * problem.seq_k;

@@ -34,11 +34,11 @@ std::string passed_over(const KernelInfo& other, const KernelInfo& chosen) {
   if (other.head_dim > chosen.head_dim) {
     return "could do it, but the bucket head_dim " + std::to_string(chosen.head_dim) + " fits closer";
   }
-  if (other.head_dim_v > chosen.head_dim_v) {
-    return "could do it, but the bucket " + std::to_string(chosen.head_dim_v) + " of the head_dim of v fits closer";
-  }
   if (other.family != chosen.family) {
     return std::string("could do it, but the ") + name_of(chosen.family) + " family is faster";
+  }
+  if (other.head_dim_v > chosen.head_dim_v) {
+    return "could do it, but the bucket " + std::to_string(chosen.head_dim_v) + " of the head_dim of v fits closer";
   }
   if (other.mask == MaskClass::kAny && chosen.mask != MaskClass::kAny) {
     return std::string("could do it, but a kernel for mask class ") + name_of(chosen.mask) + " alone is faster";

@@ -141,20 +141,35 @@ void throw_not_implemented(const std::vector<Candidate>& candidates, const Probl
                         " device (backend " + backend_text(problem.backend) + ", " + name_of(problem.dtype) +
                         ", head_dim " + std::to_string(problem.head_dim) + ", mask class " +
                         name_of(mask_class(problem)) + ")";
-  std::vector<std::pair<std::string, std::string>> reasons;  // reason, names of its kernels
-  for (const Candidate& candidate : candidates) {
-    auto same = std::find_if(reasons.begin(), reasons.end(),
-                             [&](const auto& reason) { return reason.first == candidate.refusal; });
+  // The telling ones first: of kernels that are for such tensors at all, and of those the ones for the largest head
+  // dims.
+  std::vector<Candidate> ordered = candidates;
+  std::stable_sort(ordered.begin(), ordered.end(), [&](const Candidate& a, const Candidate& b) {
+    const auto rank = [&](const Candidate& c) {
+      const bool meant = backend_admits(problem.backend, c.kernel->family) && c.kernel->dtype == problem.dtype;
+      return std::make_pair(!meant, -c.kernel->head_dim);
+    };
+    return rank(a) < rank(b);
+  });
+  struct Reason {
+    std::string text, kernel;
+    int others;
+  };
+  std::vector<Reason> reasons;
+  for (const Candidate& candidate : ordered) {
+    const auto same = std::find_if(reasons.begin(), reasons.end(),
+                                   [&](const Reason& reason) { return reason.text == candidate.refusal; });
     if (same == reasons.end()) {
-      reasons.emplace_back(candidate.refusal, candidate.kernel->name);
+      reasons.push_back({candidate.refusal, candidate.kernel->name, 0});
     } else {
-      same->second += std::string(", ") + candidate.kernel->name;
+      ++same->others;
     }
   }
   if (reasons.empty()) message += ": this build has no kernels for it (" + cuda::build_description() + ")";
   const char* separator = ": ";
-  for (const auto& [reason, names] : reasons) {
-    message += separator + names + ": " + reason;
+  for (const auto& [text, kernel, others] : reasons) {
+    message += separator + text + " (" + kernel;
+    message += others == 0 ? ")" : " and " + std::to_string(others) + " more)";
     separator = "; ";
   }
   throw Error(FLASHCUTE_STATUS_NOT_IMPLEMENTED, message);

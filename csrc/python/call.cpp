@@ -119,8 +119,8 @@ void Call::read(Slot slot, Arg arg, Use use) {
   Tensor& tensor = tensors_.add(slot);
   tensor.import(x, where(arg), use, stream_);
   if (slot != kQ && tensor.view.device != device()) {
-    fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on q's device, ", name_of(device()),
-         ", given one on ", name_of(tensor.view.device));
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where(arg), "expected a tensor on q's device (", name_of(device()),
+         "), given one on ", name_of(tensor.view.device));
   }
   grad_.check(x, tensor.producer(), where(arg));
 }

@@ -119,8 +119,8 @@ void create(State& state, const Arguments& arguments) {
     View view;
     read_geometry(x, where, use, stream, grad, view);
     if (slot != kQ && view.device != state.views[kQ].device) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on q's device, ", name_of(state.views[kQ].device),
-           ", given one on ", name_of(view.device));
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on q's device (", name_of(state.views[kQ].device),
+           "), given one on ", name_of(view.device));
     }
     if (slot == kDropoutState && view.dtype == FLASHCUTE_DTYPE_I64) view.dtype = FLASHCUTE_DTYPE_U64;
     const Slot target = slot == kKeyMask ? mask_slot(view, options.packed, where) : slot;

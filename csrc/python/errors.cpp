@@ -54,6 +54,7 @@ void fail_from_library(flashcuteStatus_t status, const char* function) {
   if (suffix != std::string::npos && suffix + 5 == argument.size()) argument.resize(suffix);
   if (argument == "dense_mask") argument = "mask";
   if (argument == "dropout_state") argument = "seed";
+  if (argument == "window_left" || argument == "window_right") argument = "window";
   if (argument == "probs" && !std::strchr(function, '.')) argument = "return_probs";  // only a run is given the tensor
   throw StatusError(status, text("flashcute.", function, '(', argument, message.substr(close)));
 }

@@ -261,7 +261,7 @@ void Workspace::prepare(size_t bytes, PyObject* given, const Tensor& like, Where
            strides_text(tensor_.view));
     }
     if (tensor_.view.device != like.view.device) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected memory on q's device, ", name_of(like.view.device), ", given ",
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected memory on q's device (", name_of(like.view.device), "), given ",
            name_of(tensor_.view.device));
     }
     const size_t have = static_cast<size_t>(tensor_.view.numel()) * static_cast<size_t>(size_of(tensor_.view.dtype));

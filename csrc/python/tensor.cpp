@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void unknown_dtype(Where where, const std::string& given) {
   fail(FLASHCUTE_STATUS_BAD_TENSOR_DTYPE, where,
-       "expected float16, bfloat16, float32, or bool and integers where they make sense, given ", given);
+       "expected float16, bfloat16 or float32 (of masks and lengths: bool or integers), given ", given);
 }
 
 flashcuteDtype_t integer_dtype(int bytes, bool is_signed) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import itertools
@@ -79,12 +80,12 @@ def _require(
 # flashcute
 
 
-def _flashcute(inputs: Inputs) -> Entry:
+def _flashcute(inputs: Inputs, backend: str = "auto") -> Entry:
     case, out = inputs.problem.case, inputs.out
     qkv = (inputs.q, inputs.k, inputs.v)
     try:
         descriptor = flashcute.AttentionDescriptor(
-            *qkv, out=out, **case.options, **inputs.tensors, **longest(inputs.lengths)
+            *qkv, out=out, backend=backend, **case.options, **inputs.tensors, **longest(inputs.lengths)
         )
     except flashcute.NotImplementedByKernelError as error:
         raise CannotDoError(str(error)) from None
@@ -308,13 +309,17 @@ GPU_LIBRARIES = (
     ),
 )
 CPU_LIBRARIES = (Library("SDPA", _torch_version, _sdpa_cpu),)
-OWN = Library("flashcute", lambda: flashcute.__version__, _flashcute)
+
+
+def own(backend: str = "auto") -> Library:
+    return Library("flashcute", lambda: flashcute.__version__, functools.partial(_flashcute, backend=backend))
+
 
 _UNASKED = ("SDPA-efficient",)  # measured by name, or where a feature leaves FA2 and cuDNN out
 
 
-def find(gpu: bool, wanted: list[str] | None, mode: str) -> tuple[list[Library], list[str]]:
-    """flashcute and the peers that are installed, of those wanted, and a sentence on each that is not.
+def find(gpu: bool, wanted: list[str] | None, mode: str, backend: str = "auto") -> tuple[list[Library], list[str]]:
+    """flashcute by that backend, the peers that are installed, of those wanted, and a sentence on each that is not.
 
     Raises ValueError on a name that is none.
     """
@@ -329,7 +334,7 @@ def find(gpu: bool, wanted: list[str] | None, mode: str) -> tuple[list[Library],
         if wanted is not None
         else {name for name in names if mode == "features" or name not in _UNASKED}
     )
-    found: list[Library] = [OWN]
+    found: list[Library] = [own(backend)]
     absent: list[str] = []
     for library in known:
         if library.name not in chosen:

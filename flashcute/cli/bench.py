@@ -27,8 +27,8 @@ _UNUSED = {  # flags that a mode has no use for
     "decode": ("masks", "tokens", "lengths"),
     "varlen": ("batch",),
     "features": ("masks", "lengths"),
-    "memory": ("rounds", "peers", "lengths"),
-    "host": (*_SIZES, "peers"),
+    "memory": ("rounds", "peers", "lengths", "backend"),
+    "host": (*_SIZES, "peers", "backend"),
 }
 _MISS = 1
 
@@ -66,7 +66,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     threads = arguments.threads or facts["cpu"]["threads"]
     name = device["name"] if gpu else f"CPU with {facts['cpu']['isa']}, {threads} threads"
     try:
-        chosen, absent = libraries.find(gpu, arguments.peers, arguments.mode)
+        chosen, absent = libraries.find(gpu, arguments.peers, arguments.mode, arguments.backend or "auto")
     except ValueError as error:
         raise _StopError(str(error)) from None
     sizes = problems.Sizes(

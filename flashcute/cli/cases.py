@@ -52,8 +52,8 @@ class Case:
         for name, value in self.options.items():
             if name == "window":
                 words.append(f"window {value[0]},{value[1]}")
-            elif name == "layout":
-                words.append(f"layout {value}")
+            elif name in ("layout", "backend"):
+                words.append(f"{name} {value}")
             elif name == "alignment":
                 words.append(str(value).replace("_", " "))
             elif value is True:

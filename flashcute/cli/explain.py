@@ -127,18 +127,19 @@ def _print_plan(to: Console, plan: dict[str, Any]) -> None:
     if by_reason:
         to.print()
         screen.say(to, "Passed over", "bold")
-        to.print(
-            screen.table(
-                to, ("because", "kernels"), [(reason, "\n".join(names)) for reason, names in by_reason.items()]
-            )
-        )
+        rows = sorted(by_reason.items(), key=lambda row: not row[0].startswith("could do it"))
+        to.print(screen.table(to, ("because", "kernels"), [(reason, _names_text(names)) for reason, names in rows]))
+
+
+def _names_text(names: list[str]) -> str:
+    return "\n".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _plan_facts(plan: dict[str, Any]) -> dict[str, str]:
     gpu = plan["device"]["type"] != "cpu"
     facts = {
-        "kernel": f"{plan['kernel']}: family {plan['family']}, head dims to {screen.head_dims(plan)}, "
-        f"mask class {plan['mask_class']}",
+        "kernel": f"{plan['kernel']}: family {plan['family']}, head dims to {screen.head_dims(plan)}",
+        "mask": "banded: tiles out of bounds are skipped" if plan["mask_class"] == "banded" else "full: no bounds",
         "tile": f"{plan['block_m']} query rows x {plan['block_n']} keys",
     }
     if gpu:

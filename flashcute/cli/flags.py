@@ -8,6 +8,7 @@ from typing import Any
 
 OPTIONAL_TENSORS = ("mask", "dense_mask", "block_mask", "bias", "alibi_slopes", "sinks", "seqused_k")
 BATCH, SEQ = 1, 4096  # of `explain` and `profile`
+BACKENDS = ("cpu", "cuda", "sm80", "sm90")
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -27,6 +28,12 @@ def _window(text: str) -> tuple[int, int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected LEFT,RIGHT, such as 255,0, given {text!r}") from None
     return left, right
+
+
+def _add_backend(parser: Any) -> None:
+    parser.add_argument(
+        "--backend", choices=BACKENDS, help="a family of kernels, or all those of a device (default: the fastest)"
+    )
 
 
 def add_problem(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +65,7 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
     )
     of.add_argument("--softcap", type=float, metavar="X")
     of.add_argument("--dropout", type=float, metavar="P")
+    _add_backend(of)
     of.add_argument("--lse", action="store_true", help="the log-sum-exp is asked for too")
     of.add_argument("--probs", action="store_true", help="the weights are asked for too")
     of.add_argument(
@@ -131,6 +139,7 @@ def _add_bench(commands: Any) -> None:
         "--rounds", type=whole(1), metavar="N", help="timed runs of each (default: GPU 30, CPU 1 s worth)"
     )
     parser.add_argument("--calls", type=whole(1), default=100, metavar="N", help="host: calls in a round (default 100)")
+    _add_backend(parser)
     parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU: of every library")
     parser.add_argument("--seed", type=whole(0), default=0, help="of the inputs (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -26,6 +26,8 @@ def case_of(arguments: argparse.Namespace) -> tuple[Case, dict[str, Array]]:
         options["softcap"] = arguments.softcap
     if arguments.probs:
         options["return_probs"] = True
+    if arguments.backend is not None:
+        options["backend"] = arguments.backend
     if arguments.dropout:
         options.update(dropout_p=arguments.dropout, seed=0)
     batch = arguments.batch

@@ -33,6 +33,7 @@ _SECTIONS = (
 )
 # Of the problem's flags, in the command line that the profiler is given.
 _FLAGS = (
+    "backend",
     "batch",
     "heads",
     "heads_k",

@@ -324,7 +324,7 @@ static void test_scalars(void) {
   WITH(SUCCESS, NULL, plain(), o.backend = FLASHCUTE_BACKEND_CPU);
   WITH(BAD_PARAM, "given CUDA", plain(), o.backend = FLASHCUTE_BACKEND_CUDA);
   WITH(BAD_PARAM, "given SM80", plain(), o.backend = FLASHCUTE_BACKEND_SM80);
-  WITH(BAD_PARAM, "given SM90", plain(), o.backend = FLASHCUTE_BACKEND_SM90);
+  WITH(BAD_PARAM, "given sm90", plain(), o.backend = FLASHCUTE_BACKEND_SM90);
 }
 
 static void test_struct_sizes(void) {

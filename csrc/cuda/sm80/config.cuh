@@ -58,7 +58,7 @@ constexpr TileShape tile_shape(int head_dim, MaskClass mask, TileKind kind) {
   if (head_dim <= 128) return {4, 32, 1, 32, 2, 2, 1};
   if (head_dim <= 192) return {8, 16, 1, 64, 1, 1, 0};
   if (kind == TileKind::kSmall) return {4, 16, 1, 64, 1, 1, 8};
-  return kind == TileKind::kShort ? TileShape{4, 32, 2, 64, 1, 2, 4} : TileShape{8, 32, 2, 64, 1, 1, 8};
+  return kind == TileKind::kShort ? TileShape{4, 32, 2, 64, 1, 2, 12} : TileShape{8, 32, 2, 64, 1, 1, 8};
 }
 
 constexpr int min_of(int a, int b) {

@@ -55,26 +55,31 @@ def test_weights_that_all_round_the_same_way_cancel(device, dtype, options):
 
 
 @pytest.mark.parametrize("size", [1e3, 3e4, 1e6, 1e15])
-@pytest.mark.parametrize("kind", ["full", "causal", "softcap", "mask"])
+@pytest.mark.parametrize("kind", ["full", "causal", "softcap", "mask", "sinks", "block mask"])
+@pytest.mark.parametrize("depth", [64, 128, 256])
 @ON_BOTH
-def test_keys_of_one_huge_score_share_their_row(device, dtype, kind, size):
-    """However large it is, a row's largest score weighs 1: not 0, as in a row without keys, and not infinity."""
+def test_keys_of_one_huge_score_share_their_row(device, dtype, depth, kind, size):
+    """However large it is, a row's largest score weighs 1, in each tile: not 0, as in a row without keys, nor inf."""
     if device == "cuda":
         support.skip_without_cuda()
     if dtype == "float16" and size > 5e4:
         pytest.skip("beyond float16")
-    seen = np.arange(200) % 7 != 3
+    keys = 700
+    seen = np.arange(keys) % 7 != 3
+    blocks = np.array([[[[1, 1, 0, 1, 1, 1]]]])
     options = {
         "full": {},
         "causal": {"causal": True},
         "softcap": {"softcap": 1e19},
         "mask": {"mask": support.tensor(seen, "bool")},
+        "sinks": {"sinks": support.tensor(np.ones(1), "float32")},
+        "block mask": {"block_mask": support.tensor(blocks, "bool")},
     }[kind]
-    v = np.zeros((1, 1, 200, 64), np.float32)
-    v[..., :] = np.linspace(-1, 1, 200)[:, None]
+    v = np.zeros((1, 1, keys, depth), np.float32)
+    v[..., :] = np.linspace(-1, 1, keys)[:, None]
     for step in (1.0, 1.03, 1.1, 1.23):  # how the product rounds
-        q = np.full((1, 1, 40, 64), size * step, np.float32)
-        k = np.full(v.shape, size * step, np.float32)
+        q, k = np.zeros((1, 1, 40, depth), np.float32), np.zeros(v.shape, np.float32)
+        q[..., 0] = k[..., 0] = size * step
         out, lse = compute(q, k, v, device=device, dtype=dtype, options=options)
         problem = support.Problem(*(support.tensor(x, dtype) for x in (q, k, v)), options)
         expected = problem.expected()
@@ -88,6 +93,13 @@ def rounded(x, dtype):
         return x.astype(np.float16).astype(np.float32)
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def half_step(x, dtype):
+    """What rounding to dtype may change x by."""
+    digits, least = (11, -24) if dtype == "float16" else (8, -133)
+    exponents = np.frexp(np.abs(x))[1]  # x < 2**exponent
+    return np.exp2(np.maximum(exponents - digits, least) - 1.0)
 
 
 def textbook(scores, v, dtype, tile=64):
@@ -104,7 +116,7 @@ def textbook(scores, v, dtype, tile=64):
         sums = sums * rescale + weights.sum(axis=1, keepdims=True)
         out = out * rescale + weights @ v[begin : begin + tile]
         maximum = raised
-    return rounded(out / sums, dtype)
+    return out / sums
 
 
 ADVERSARIES = {
@@ -128,7 +140,7 @@ ADVERSARIES = {
 )
 def test_no_shortcut_costs_more_than_half_of_the_textbooks_error(device, dtype, kind, depth, causal, values, rng):
     """A reference that is kept, a rescale left out, a cut weight: errors stay within 1.5 times those of a kernel that
-    does none of it, on rows made to find the difference."""
+    does none of it, on rows made to find the difference. Rounding the result comes on top of either."""
     if device == "cuda":
         support.skip_without_cuda()
     keys = len(ADVERSARIES[kind])
@@ -143,4 +155,5 @@ def test_no_shortcut_costs_more_than_half_of_the_textbooks_error(device, dtype, 
     weights = np.exp(scores.astype(np.float64) - np.max(scores, axis=1, keepdims=True, initial=-1e30))
     exact = weights @ v[0].astype(np.float64) / weights.sum(axis=1, keepdims=True)
     bound = max(np.abs(textbook(scores, v[0, head], dtype) - exact[head]).max() for head in range(2))
-    assert np.abs(out[0] - exact).max() <= 1.5 * bound + 1e-7 * values
+    beyond = np.abs(out[0] - exact) - half_step(exact, dtype)
+    assert beyond.max() <= 1.5 * bound + 1e-7 * values

@@ -28,6 +28,8 @@ ScoreView score_view(const ScoreTensor& tensor, const void* data) {
 }
 
 PlainForm plain_form_of(const Problem& p) {
+  // A score of -inf is to stay what it is when it is scaled.
+  if (!(p.scale > 0.0f)) return PlainForm::kNone;
   if (p.bias.present || p.dense_mask.present || p.dropout.p > 0.0f || p.softcap > kMaxLeanSoftcap) {
     return PlainForm::kNone;
   }

@@ -44,18 +44,20 @@ struct TileShape {
   // A100: V loads under QK, the next K under PV, two barriers a tile.
   int stages;
   int min_blocks;  // CTAs that a multiprocessor holds at least
-  // Of the steps of QK, 16 keys by 16 channels, those that a plain tile takes before it asks for the next loads, whose
-  // addresses are many instructions: the tensor cores would wait for them.
+  // Of the steps of QK, 16 keys by 16 channels, those that a plain tile takes before it asks for the next loads: their
+  // addresses are many instructions, for which the tensor cores would wait. In class any that cost registers up to
+  // head_dim 128.
   int loads_after;
 };
 
 // 32 query rows to a warp, so that each fragment of K and V feeds two MMAs, as far as the accumulators fit registers.
 // By measurement on an H100: docs/perf-log.md. The small tile fits the 99 KB of sm_86 and sm_89.
 constexpr TileShape tile_shape(int head_dim, MaskClass mask, TileKind kind) {
-  if (head_dim <= 64) return {4, 32, 1, 64, 2, 2, 5};
+  const bool any = mask == MaskClass::kAny;
+  if (head_dim <= 64) return {4, 32, 1, 64, 2, 2, any ? 0 : 5};
   // any: with its many plain loops, 64 keys spill in each of them
-  if (head_dim <= 96) return {4, 32, 1, mask == MaskClass::kAny ? 32 : 64, 2, 2, 8};
-  if (head_dim <= 128) return {4, 32, 1, 32, 2, 2, 1};
+  if (head_dim <= 96) return {4, 32, 1, any ? 32 : 64, 2, 2, any ? 0 : 8};
+  if (head_dim <= 128) return {4, 32, 1, 32, 2, 2, any ? 0 : 1};
   if (head_dim <= 192) return {8, 16, 1, 64, 1, 1, 0};
   if (kind == TileKind::kSmall) return {4, 16, 1, 64, 1, 1, 8};
   return kind == TileKind::kShort ? TileShape{4, 32, 2, 64, 1, 2, 12} : TileShape{8, 32, 2, 64, 1, 1, 8};

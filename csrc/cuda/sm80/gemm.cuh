@@ -74,12 +74,13 @@ CUTE_DEVICE void gemm_scores(typename C::ScoreFragment& scores, uint32_t q, uint
     read_k.template read<false>(pair, i, &k_words(0, 2 * pair, i), &k_words(0, 2 * pair + 1, i));
   };
   clear(scores);
+  if (C::kTile.loads_after == 0) start_loads();
   CUTE_UNROLL
   for (int step = 0; step < kStepsAhead<C>; ++step) load(step);
   CUTE_UNROLL
   for (int step = 0; step < kSteps; ++step) {
     if (step + kStepsAhead<C> < kSteps) load(step + kStepsAhead<C>);
-    if (step == C::kTile.loads_after) start_loads();
+    if (step > 0 && step == C::kTile.loads_after) start_loads();
     const int i = step / kPairs;
     CUTE_UNROLL
     for (int n = step % kPairs * 2; n < step % kPairs * 2 + 2; ++n) {

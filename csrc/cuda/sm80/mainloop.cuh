@@ -135,11 +135,14 @@ class Mainloop {
     return {params_, tile(), member(), range(), shared_.runs.key_bits};
   }
 
-  // Where there is a key mask: may tile n, some of whose keys it hides, start a run of plain ones? Only in the form in
-  // which a score of -inf stays what it is.
-  CUTE_DEVICE bool has_holes(int n) const {
-    return params_.extras.plain == PlainForm::kBare && params_.scale_log2 > 0.f && !keys().columns(n).all();
+  // Are scores nothing but scaled products?
+  CUTE_DEVICE bool bare() const {
+    if constexpr (!C::kExtras) return true;
+    return params_.extras.plain == PlainForm::kBare;
   }
+
+  // Where there is a key mask: may tile n, some of whose keys it hides, start a run of plain ones?
+  CUTE_DEVICE bool has_holes(int n) const { return bare() && !keys().columns(n).all(); }
 
   // The walk is made of runs of tiles that nothing interrupts. The one after that which ends at `end`; every thread of
   // the CTA asks.
@@ -316,7 +319,13 @@ class Mainloop {
     const bool isolate = careful && __syncthreads_or(holds_nonfinite<C>(stage.v.data()));
     Tensor rows = rows_and_columns(scores);
     if (seen) {
-      if constexpr (C::kExtras) extras().apply(rows, place, visible);
+      // Bare products are multiplied as plain tiles do it, unrounded, but where rows are done with care: of huge scores
+      // the difference is powers of two.
+      const bool scaled = careful || !bare();
+      if constexpr (C::kExtras) {
+        if (!bare()) extras().apply(rows, place, visible);
+      }
+      if (careful && bare()) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
       if (!whole) mask_scores<C::kBanded>(rows, params_.band, member(), place_of(n));
       if constexpr (C::kExtras) {
         if (masks_keys()) hide_keys(rows, n);
@@ -324,9 +333,6 @@ class Mainloop {
       if (isolate) note_seen_keys<C>(shared_, rows);
       Tensor output_rows = rows_and_columns(output);
       Tensor row_denominators = denominators();
-      // what is not multiplied here is multiplied unrounded, beside a reference that is not: too much for huge scores
-      const bool scaled = C::kExtras || careful;
-      if (scaled && !C::kExtras) transform(rows, rows, [&](float s) { return s * params_.scale_log2; });
       const float scale_log2 = scaled ? 1.f : params_.scale_log2;
       if (!settled) {
         softmax.raise_references(rows, output_rows, row_denominators, scale_log2, [&](auto& maxima) {

@@ -295,17 +295,19 @@ class Steps {
     compute_scores(scores);
     if (n + 1 == walk_end()) release_queries();
     Tensor rows = rows_and_columns(scores);
-    transform_scores(rows, n);
+    // Bare products are multiplied as plain tiles do it, unrounded: of huge scores the difference is powers of two.
+    const bool bare = params_.extras.plain == PlainForm::kBare;
+    if (!bare) transform_scores(rows, n);
     if (!whole) mask_scores(rows, n);
     if (!columns.all()) hide_keys(rows, columns);
-    raise_and_weigh(rows, 1.f);
+    raise_and_weigh(rows, bare ? params_.scale_log2 : 1.f);
     round_weights<C>(scores, weights_, denominators_);
   }
 
-  // Is a tile plain only where the key mask hides none of it? Not where -inf stays what it is.
+  // Is a tile plain only where the key mask hides none of it?
   template <PlainForm kForm>
   CUTE_DEVICE bool asks_for_columns() const {
-    return params_.key_mask.data != nullptr && !(kForm == PlainForm::kBare && params_.scale_log2 > 0.f);
+    return params_.key_mask.data != nullptr && kForm != PlainForm::kBare;
   }
 
   // last: the walk's, behind which there is none. slope_log2: ALiBi's, negated where keys lie after the rows'

@@ -140,7 +140,8 @@ ADVERSARIES = {
 )
 def test_no_shortcut_costs_more_than_half_of_the_textbooks_error(device, dtype, kind, depth, causal, values, rng):
     """A reference that is kept, a rescale left out, a cut weight: errors stay within 1.5 times those of a kernel that
-    does none of it, on rows made to find the difference. Rounding the result comes on top of either."""
+    does none of it, on rows made to find the difference, as their root mean square. The largest of hundreds, beyond
+    what rounding the result adds to either, varies by luck and may be twice the other's."""
     if device == "cuda":
         support.skip_without_cuda()
     keys = len(ADVERSARIES[kind])
@@ -154,6 +155,11 @@ def test_no_shortcut_costs_more_than_half_of_the_textbooks_error(device, dtype, 
         scores = np.where(np.tri(keys, dtype=bool), scores, -np.inf)
     weights = np.exp(scores.astype(np.float64) - np.max(scores, axis=1, keepdims=True, initial=-1e30))
     exact = weights @ v[0].astype(np.float64) / weights.sum(axis=1, keepdims=True)
-    bound = max(np.abs(textbook(scores, v[0, head], dtype) - exact[head]).max() for head in range(2))
+    plain = np.stack([textbook(scores, v[0, head], dtype) for head in range(2)])
+
+    def rms(errors):
+        return np.sqrt(np.mean(errors**2))
+
+    assert rms(out[0] - exact) <= 1.5 * rms(rounded(plain, dtype) - exact) + 1e-7 * values
     beyond = np.abs(out[0] - exact) - half_step(exact, dtype)
-    assert beyond.max() <= 1.5 * bound + 1e-7 * values
+    assert beyond.max() <= 2 * np.abs(plain - exact).max() + 1e-7 * values

@@ -127,8 +127,8 @@ def _print_plan(to: Console, plan: dict[str, Any]) -> None:
     if by_reason:
         to.print()
         screen.say(to, "Passed over", "bold")
-        rows = sorted(by_reason.items(), key=lambda row: not row[0].startswith("could do it"))
-        to.print(screen.table(to, ("because", "kernels"), [(reason, _names_text(names)) for reason, names in rows]))
+        ordered = sorted(by_reason.items(), key=lambda each: not each[0].startswith("could do it"))
+        to.print(screen.table(to, ("because", "kernels"), [(reason, _names_text(names)) for reason, names in ordered]))
 
 
 def _names_text(names: list[str]) -> str:

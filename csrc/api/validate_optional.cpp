@@ -50,9 +50,10 @@ void validate_key_mask(const TensorView& mask, Problem& problem) {
   const int64_t keys = packed ? problem.lengths.total_k : problem.seq_k;
   if (packed) {
     require_shape("mask", mask, {keys}, "(total_k,) with cu_seqlens");
-  } else if (mask.ndim == 1 || mask.ndim == 2) {
-    if (mask.ndim == 1) require_shape("mask", mask, {keys}, "(seq_k,)");
-    if (mask.ndim == 2) require_shape("mask", mask, {problem.batch, keys}, "(batch, seq_k)");
+  } else if (mask.ndim == 1) {
+    require_shape("mask", mask, {keys}, "(seq_k,)");
+  } else if (mask.ndim == 2) {
+    require_shape("mask", mask, {problem.batch, keys}, "(batch, seq_k)");
   } else {
     require_shape("mask", mask, {keys},
                   "((batch,) seq_k), of one or two axes (dense masks go into options->dense_mask)");

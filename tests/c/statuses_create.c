@@ -322,8 +322,8 @@ static void test_scalars(void) {
   WITH(BAD_PARAM, "backend", plain(), o.backend = 5);
   WITH(BAD_PARAM, "backend", plain(), o.backend = -1);
   WITH(SUCCESS, NULL, plain(), o.backend = FLASHCUTE_BACKEND_CPU);
-  WITH(BAD_PARAM, "given CUDA", plain(), o.backend = FLASHCUTE_BACKEND_CUDA);
-  WITH(BAD_PARAM, "given SM80", plain(), o.backend = FLASHCUTE_BACKEND_SM80);
+  WITH(BAD_PARAM, "given cuda", plain(), o.backend = FLASHCUTE_BACKEND_CUDA);
+  WITH(BAD_PARAM, "given sm80", plain(), o.backend = FLASHCUTE_BACKEND_SM80);
   WITH(BAD_PARAM, "given sm90", plain(), o.backend = FLASHCUTE_BACKEND_SM90);
 }
 
@@ -375,7 +375,7 @@ static void test_devices(void) {
     WITH(SUCCESS, NULL, half, (o.block_mask = TENSOR(BOOL, 1, 1, 1, 1), o.probs = TENSOR(F32, 2, 6, 5, 7)));
     WITH(NOT_IMPLEMENTED, "head_dim 257", large, (void)o);
   }
-  WITH(BAD_PARAM, "given CPU", half, o.backend = FLASHCUTE_BACKEND_CPU);
+  WITH(BAD_PARAM, "given cpu", half, o.backend = FLASHCUTE_BACKEND_CPU);
   OK(InjectFault, (FLASHCUTE_FAULT_OLD_GPU));
   CREATE(DEVICE_ARCHITECTURE_NOT_SUPPORTED, "7.5", half, NULL);
   OK(InjectFault, (FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE));

@@ -16,13 +16,32 @@ std::string above(const char* what, int64_t value, int64_t limit) {
   return std::string(what) + " " + std::to_string(value) + " is above " + std::to_string(limit);
 }
 
+// The first of what only kernels of mask class any have; nullptr where there is none.
+const char* feature_of_class_any(const Problem& p) {
+  if (!(p.scale > 0.0f)) return "a scale that is not positive";  // the lean softmax takes maxima before it scales
+  if (p.softcap > 0.0f) return "softcap";
+  if (p.key_mask.present) return "a key mask";
+  if (p.bias.present) return "bias";
+  if (p.alibi.present) return "alibi_slopes";
+  if (p.dense_mask.present) return "a pair mask";
+  if (p.block_mask.present) return "a block mask";
+  if (p.sinks.present) return "sinks";
+  if (p.dropout.p > 0.0f) return "dropout_p";
+  return nullptr;
+}
+
 }  // namespace
 
 int64_t tiles_of(const KernelInfo& kernel, const Problem& p) {
   return tiles_of_head(p, kernel.block_m) * heads_with_tiles(p);
 }
 
-std::string size_refusal(const KernelInfo& kernel, const Problem& p) {
+std::string common_refusal(const KernelInfo& kernel, const Problem& p) {
+  if (kernel.mask != MaskClass::kAny) {
+    if (const char* feature = feature_of_class_any(p)) {
+      return std::string(feature) + " needs a kernel of mask class any";
+    }
+  }
   if (p.batch > kMaxBatch) return above("batch", p.batch, kMaxBatch);
   if (p.seq_q > kMaxLength) return above("seq_q", p.seq_q, kMaxLength);
   if (p.seq_k > kMaxLength) return above("seq_k", p.seq_k, kMaxLength);
@@ -35,19 +54,6 @@ std::string size_refusal(const KernelInfo& kernel, const Problem& p) {
            std::to_string(size_of(p.dtype));
   }
   return "";
-}
-
-const char* feature_of_class_any(const Problem& p) {
-  if (!(p.scale > 0.0f)) return "a scale that is not positive";  // the lean softmax takes maxima before it scales
-  if (p.softcap > 0.0f) return "softcap";
-  if (p.key_mask.present) return "a key mask";
-  if (p.bias.present) return "bias";
-  if (p.alibi.present) return "alibi_slopes";
-  if (p.dense_mask.present) return "a pair mask";
-  if (p.block_mask.present) return "a block mask";
-  if (p.sinks.present) return "sinks";
-  if (p.dropout.p > 0.0f) return "dropout_p";
-  return nullptr;
 }
 
 KernelResources resources_of(const void* kernel, int threads, size_t shared_memory, int device) {

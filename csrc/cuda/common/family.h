@@ -10,11 +10,9 @@ namespace flashcute::cuda {
 // Tiles of query rows of all heads.
 int64_t tiles_of(const KernelInfo&, const Problem&);
 
-// What no kernel can: sizes beyond its integers, elements at odd addresses. Empty where there is nothing.
-std::string size_refusal(const KernelInfo&, const Problem&);
-
-// The first of what only kernels of mask class "any" have; nullptr where there is none.
-const char* feature_of_class_any(const Problem&);
+// What no kernel of either family can: features that its mask class lacks, sizes beyond its integers, elements at odd
+// addresses. Empty where there is nothing.
+std::string common_refusal(const KernelInfo&, const Problem&);
 
 // kernel: the host symbol. shared_memory: bytes a CTA.
 KernelResources resources_of(const void* kernel, int threads, size_t shared_memory, int device);

@@ -20,12 +20,7 @@ int heads_per_group(const Problem& p) {
 }  // namespace
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
-  if (kernel.mask != MaskClass::kAny) {
-    if (const char* feature = feature_of_class_any(p)) {
-      return std::string(feature) + " needs a kernel of mask class any";
-    }
-  }
-  return size_refusal(kernel, p);
+  return common_refusal(kernel, p);
 }
 
 // Only on a device that is full: of a few tiles, small ones are no faster.

@@ -48,11 +48,7 @@ int heads_per_group(const Problem& p, bool equal) {
 
 std::string refuse(const KernelInfo& kernel, const Problem& p, const DeviceFacts&) {
   if (const char* feature = feature_beyond_family(p)) return std::string(feature) + " is not for the sm90 family";
-  if (kernel.mask != MaskClass::kAny) {
-    if (const char* feature = feature_of_class_any(p))
-      return std::string(feature) + " needs a kernel of mask class any";
-  }
-  std::string reason = size_refusal(kernel, p);
+  std::string reason = common_refusal(kernel, p);
   if (!reason.empty()) return reason;
   // A copy of nothing has no map.
   if (extents_k(p, p.head_dim).rows == 0) return "there are no keys";

@@ -69,6 +69,7 @@ flashcuteStatus_t flashcuteMergeStates(flashcuteHandle_t handle, flashcuteTensor
     problem.b.lse = lse_b;
     if (views.lse->numel == 0) return;
     require_real(facts, "handle");
+    require_own_memory(views, problem);
     may_fail_to_launch();
     if (facts.type == DeviceType::kNvidia) {
       cuda::merge(problem, facts.id, stream);

@@ -48,10 +48,22 @@ void validate_options(const flashcuteAttentionOptions_t& options, DeviceType dev
 void validate_optional_tensors(const AttentionViews& views, Problem& problem);
 void drop_idle_bounds(Problem& problem);  // window bounds that no row can reach become unbounded
 
+// What a tensor reaches, in bytes: sums of one multiple of each run's step, below its count. The first run has step 1.
+struct Extent {
+  struct Run {
+    int64_t step, count;
+  };
+  size_t bytes = 0;  // from the first to the last; 0: no elements, so that the pointer may be null
+  int count = 0;
+  Run runs[kMaxDims + 1];
+};
+
 struct MergeViews {
   const TensorView *out, *lse, *out_a, *lse_a, *out_b, *lse_b;
 };
 MergeProblem validate_merge(const MergeViews& views);
+// Of out and lse, which may be exactly those of a or of b.
+void require_own_memory(const MergeViews& views, const MergeProblem& problem);
 
 // What each pointer of a run must be, settled at creation so that a run only compares.
 struct RunContract {
@@ -62,13 +74,28 @@ struct RunContract {
   };
   Pointer lse, dense_mask, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, dropout_state;
   Pointer key_mask, block_mask, probs;
-  // What a run's pointers reach. Dense: every byte of [0, bytes) belongs to the tensor, so two dense ranges that
-  // overlap share an element, while views that interleave may well not.
-  struct Extent {
-    size_t bytes = 0;  // 0: no elements, so that the pointer may be null
-    bool dense = false;
+  // Tensors that may overlap, those that are written first.
+  enum Operand {
+    kOut,
+    kLse,
+    kProbs,
+    kQ,
+    kK,
+    kV,
+    kMask,
+    kDenseMask,
+    kBias,
+    kAlibiSlopes,
+    kSinks,
+    kCuSeqlensQ,
+    kCuSeqlensK,
+    kSequsedK,
+    kDropoutState,
+    kBlockMask,
+    kOperands
   };
-  Extent q, k, v, out, lse_extent, probs_extent;
+  Extent extents[kOperands];
+  uint32_t present = 0;       // bit i: operand i has elements
   bool out_may_be_q = false;  // the same geometry: each row of q is read before that row of out is written
   bool seed_by_value = false;
   bool nothing_to_compute = false;

@@ -1,4 +1,5 @@
 #include "api/check.h"
+#include "api/overlap.h"
 #include "api/validate.h"
 
 namespace flashcute {
@@ -60,6 +61,32 @@ MergeProblem validate_merge(const MergeViews& views) {
   require_no_overlap("out_desc", out);
   require_no_overlap("lse_desc", *views.lse);
   return problem;
+}
+
+void require_own_memory(const MergeViews& views, const MergeProblem& problem) {
+  struct Memory {
+    const char* name;
+    const TensorView* view;
+    const void* data;
+  };
+  const Memory out = {"out", views.out, problem.result.out}, lse = {"lse", views.lse, problem.result.lse};
+  const Memory reads[] = {{"out_a", views.out_a, problem.a.out},
+                          {"out_b", views.out_b, problem.b.out},
+                          {"lse_a", views.lse_a, problem.a.lse},
+                          {"lse_b", views.lse_b, problem.b.lse}};
+  const auto apart = [](const Memory& written, const Memory& other) {
+    if (share_memory(extent_of(*written.view), written.data, extent_of(*other.view), other.data)) {
+      bad_overlap(written.name, other.name);
+    }
+  };
+  apart(lse, out);
+  for (const Memory& written : {out, lse}) {
+    for (const Memory& read : reads) {
+      const bool alike = written.view->ndim == read.view->ndim;
+      if (alike && written.data == read.data && same_geometry(*written.view, *read.view)) continue;
+      apart(written, read);
+    }
+  }
 }
 
 }  // namespace flashcute

@@ -1,4 +1,5 @@
 #include "api/check.h"
+#include "api/overlap.h"
 #include "api/validate.h"
 #include "dispatch/heuristics.h"
 
@@ -42,49 +43,31 @@ T* take(RunContract::Pointer contract, const char* name, T* pointer) {
        "one that is " + std::to_string(reinterpret_cast<uintptr_t>(pointer) & (alignment - 1)) + " bytes beyond");
 }
 
-RunContract::Extent extent_of(const TensorView& view) {
-  if (view.numel == 0) return {};
-  int64_t last = 0;  // offset of the last element
-  for (int axis = 0; axis < view.ndim; ++axis) last += (view.shape[axis] - 1) * view.strides[axis];
-  return {static_cast<size_t>(last + 1) * static_cast<size_t>(size_of(view.dtype)), last + 1 == view.numel};
-}
+constexpr const char* kNames[RunContract::kOperands] = {
+    "out",       "lse",          "probs",        "q",         "k",
+    "v",         "mask",         "dense_mask",   "bias",      "alibi_slopes",
+    "sinks",     "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "dropout_state",
+    "block_mask"};
 
-bool same_geometry(const TensorView& a, const TensorView& b) {
-  for (int axis = 0; axis < a.ndim; ++axis) {
-    if (a.shape[axis] != b.shape[axis] || (a.shape[axis] > 1 && a.strides[axis] != b.strides[axis])) return false;
-  }
-  return a.ndim == b.ndim;
-}
-
-bool share_memory(RunContract::Extent a, const void* a_data, RunContract::Extent b, const void* b_data) {
-  if (a.bytes == 0 || b.bytes == 0) return false;
-  if (a_data == b_data) return true;
-  const auto first = reinterpret_cast<uintptr_t>(a_data), second = reinterpret_cast<uintptr_t>(b_data);
-  return a.dense && b.dense && first < second + b.bytes && second < first + a.bytes;
-}
-
-[[noreturn]] void bad_overlap(const char* name, const char* other) {
-  fail(FLASHCUTE_STATUS_BAD_PARAM, name, std::string("memory of its own, as runs read ") + other + " while they write",
-       std::string("memory that ") + other + " shares");
-}
-
-// Overlap of a written tensor with the others, as far as it is certain.
+// Overlap of a written tensor with the others.
 void require_own_memory(const RunContract& contract, const Buffers& run) {
-  const bool in_place = contract.out_may_be_q && run.out == run.q;
-  if (!in_place && share_memory(contract.out, run.out, contract.q, run.q)) bad_overlap("out", "q");
-  if (share_memory(contract.out, run.out, contract.k, run.k)) bad_overlap("out", "k");
-  if (share_memory(contract.out, run.out, contract.v, run.v)) bad_overlap("out", "v");
-  const auto apart = [&](const char* name, RunContract::Extent extent, const void* data) {
-    if (share_memory(extent, data, contract.out, run.out)) bad_overlap(name, "out");
-    if (share_memory(extent, data, contract.q, run.q)) bad_overlap(name, "q");
-    if (share_memory(extent, data, contract.k, run.k)) bad_overlap(name, "k");
-    if (share_memory(extent, data, contract.v, run.v)) bad_overlap(name, "v");
-  };
-  if (run.lse != nullptr) apart("buffers->lse", contract.lse_extent, run.lse);
-  if (run.probs == nullptr) return;
-  apart("buffers->probs", contract.probs_extent, run.probs);
-  if (run.lse != nullptr && share_memory(contract.probs_extent, run.probs, contract.lse_extent, run.lse)) {
-    bad_overlap("buffers->probs", "lse");
+  const void* const data[RunContract::kOperands] = {
+      run.out,       run.lse,          run.probs,        run.q,         run.k,
+      run.v,         run.key_mask,     run.dense_mask,   run.bias,      run.alibi_slopes,
+      run.sinks,     run.cu_seqlens_q, run.cu_seqlens_k, run.seqused_k, run.dropout_state,
+      run.block_mask};
+  constexpr const char* kWritten[] = {"out", "buffers->lse", "buffers->probs"};
+  for (int written = 0; written <= RunContract::kProbs; ++written) {
+    if ((contract.present >> written & 1u) == 0) continue;
+    for (uint32_t others = contract.present & ~1u; others != 0; others &= others - 1) {
+      const int other = __builtin_ctz(others);
+      if (other <= written || data[other] == nullptr) continue;
+      const bool in_place = written == RunContract::kOut && other == RunContract::kQ && contract.out_may_be_q;
+      if (in_place && run.out == run.q) continue;
+      if (!share_memory(contract.extents[written], data[written], contract.extents[other], data[other])) continue;
+      if (other <= RunContract::kProbs) bad_overlap(kWritten[other], kNames[written]);
+      bad_overlap(kWritten[written], kNames[other]);
+    }
   }
 }
 
@@ -113,12 +96,27 @@ RunContract make_contract(const AttentionViews& views, const Problem& problem) {
   contract.probs = declared(optional.probs);
   contract.key_mask = declared(views.mask);
   if (views.mask != nullptr) contract.key_mask.rule = Rule::kOptional;  // NULL: every key takes part
-  contract.q = extent_of(*views.q);
-  contract.k = extent_of(*views.k);
-  contract.v = extent_of(*views.v);
-  contract.out = extent_of(*views.out);
-  if (optional.lse != nullptr) contract.lse_extent = extent_of(*optional.lse);
-  if (optional.probs != nullptr) contract.probs_extent = extent_of(*optional.probs);
+  const TensorView* const all[RunContract::kOperands] = {views.out,
+                                                         optional.lse,
+                                                         optional.probs,
+                                                         views.q,
+                                                         views.k,
+                                                         views.v,
+                                                         views.mask,
+                                                         optional.dense_mask,
+                                                         optional.bias,
+                                                         optional.alibi_slopes,
+                                                         optional.sinks,
+                                                         optional.cu_seqlens_q,
+                                                         optional.cu_seqlens_k,
+                                                         optional.seqused_k,
+                                                         optional.dropout_state,
+                                                         optional.block_mask};
+  for (int operand = 0; operand < RunContract::kOperands; ++operand) {
+    if (all[operand] == nullptr) continue;
+    contract.extents[operand] = extent_of(*all[operand]);
+    if (contract.extents[operand].bytes != 0) contract.present |= 1u << operand;
+  }
   contract.out_may_be_q = same_geometry(*views.out, *views.q);
   contract.seed_by_value = problem.dropout.p > 0.0f && optional.dropout_state == nullptr;
   contract.nothing_to_compute = nothing_to_compute(problem);
@@ -129,10 +127,10 @@ Buffers validate_run(const RunContract& contract, const Problem& problem, void* 
                      const void* v, const void* mask, const flashcuteAttentionBuffers_t* buffers) {
   const flashcuteAttentionBuffers_t given = read_buffers(buffers);
   Buffers run;
-  run.out = take_operand(contract.out.bytes > 0, "out", out, problem.min_alignment);
-  run.q = take_operand(contract.q.bytes > 0, "q", q, problem.min_alignment);
-  run.k = take_operand(contract.k.bytes > 0, "k", k, problem.min_alignment);
-  run.v = take_operand(contract.v.bytes > 0, "v", v, problem.min_alignment);
+  run.out = take_operand(contract.present >> RunContract::kOut & 1u, "out", out, problem.min_alignment);
+  run.q = take_operand(contract.present >> RunContract::kQ & 1u, "q", q, problem.min_alignment);
+  run.k = take_operand(contract.present >> RunContract::kK & 1u, "k", k, problem.min_alignment);
+  run.v = take_operand(contract.present >> RunContract::kV & 1u, "v", v, problem.min_alignment);
   run.key_mask = take(contract.key_mask, "mask", mask);
   run.lse = take(contract.lse, "buffers->lse", given.lse);
   run.dense_mask = take(contract.dense_mask, "buffers->dense_mask", given.dense_mask);

@@ -22,7 +22,7 @@ struct Plan {
   int heads_per_group = 0;                      // GPU: heads whose tiles are taken together (scheduler.cuh)
   size_t shared_memory = 0;                     // GPU: bytes a CTA
   size_t workspace = 0;                         // bytes, a multiple of 256, the sum of all below
-  Staging q, k, v;                              // GPU: tensors that lack 16-byte alignment
+  Staging q, k, v;                              // GPU: tensors that are copied first (cuda/common/pack.h)
   size_t scratch_offset = 0, scratch_size = 0;  // what the kernel itself asks for
 };
 

@@ -88,8 +88,11 @@ static void test_workspace_of(flashcuteHandle_t handle) {
   EXPECT(INSUFFICIENT_WORKSPACE, "(workspace_size)", FlashAttention,
          (desc, workspace, size - 1, out, tensor, tensor, tensor, NULL, NULL, NULL));
   EXPECT(BAD_PARAM, "256", FlashAttention, (desc, workspace + 16, size, out, tensor, tensor, tensor, NULL, NULL, NULL));
-  EXPECT(BAD_PARAM, "shares", FlashAttention, (desc, workspace, size, tensor, out, tensor, tensor, NULL, NULL, NULL));
-  EXPECT(BAD_PARAM, "shares", FlashAttention, (desc, workspace, size, out + 64, tensor, tensor, out, NULL, NULL, NULL));
+  EXPECT(BAD_PARAM, "overlaps", FlashAttention, (desc, workspace, size, tensor, out, tensor, tensor, NULL, NULL, NULL));
+  EXPECT(BAD_PARAM, "overlaps", FlashAttention,
+         (desc, workspace, size, out + 64, tensor, tensor, out, NULL, NULL, NULL));
+  EXPECT(BAD_PARAM, "(out): expected memory of its own, given memory that overlaps q", FlashAttention,
+         (desc, workspace, size, out + 64, out, tensor, tensor, NULL, NULL, NULL));
   OK(FlashAttention, (desc, workspace, size, out, out, tensor, tensor, NULL, NULL, NULL)); /* out may be q itself */
   OK(Synchronize, (handle, NULL));
   OK(Release, (handle, workspace));
@@ -176,6 +179,33 @@ static void test_buffers(void) {
   RUN(BAD_PARAM, "buffers->probs", full, workspace, size, NULL, &shared);
   shared.probs = lse;
   RUN(BAD_PARAM, "buffers->probs", full, workspace, size, NULL, &shared);
+  /* inputs of all kinds in the memory of a result, be it by their last byte */
+  char* const last = (char*)out_ + sizeof(float) * (kQ - 1);
+#define INSIDE(field, pointer, name)                                                                                   \
+  do {                                                                                                                 \
+    flashcuteAttentionBuffers_t inside = all;                                                                          \
+    inside.field = (void*)(pointer);                                                                                   \
+    RUN(BAD_PARAM, "(out): expected memory of its own, given memory that overlaps " name, full, workspace, size, NULL, \
+        &inside);                                                                                                      \
+  } while (0)
+  INSIDE(bias, last, "bias");
+  INSIDE(dense_mask, last + 3, "dense_mask");
+  INSIDE(block_mask, last, "block_mask");
+  INSIDE(alibi_slopes, last, "alibi_slopes");
+  INSIDE(sinks, last, "sinks");
+  INSIDE(seqused_k, last, "seqused_k");
+  INSIDE(dropout_state, (char*)out_ + sizeof(float) * (kQ - 2), "dropout_state");
+#undef INSIDE
+  RUN(BAD_PARAM, "(out): expected memory of its own, given memory that overlaps mask", full, workspace, size, last + 3,
+      &all);
+  shared = all;
+  shared.sinks = lse;
+  RUN(BAD_PARAM, "(buffers->lse): expected memory of its own, given memory that overlaps sinks", full, workspace, size,
+      NULL, &shared);
+  shared = all;
+  shared.bias = probs + 12;
+  RUN(BAD_PARAM, "(buffers->probs): expected memory of its own, given memory that overlaps bias", full, workspace, size,
+      NULL, &shared);
   all.struct_size = 0;
   RUN(BAD_PARAM, "struct_size", full, workspace, size, NULL, &all);
   OK(Release, (cpu_handle, workspace));
@@ -340,6 +370,15 @@ static void test_merge(void) {
          (cpu_handle, o, out, l, lse, o, a, l, lse_a, o, (char*)b + 1, l, lse_b, NULL));
   EXPECT(SUCCESS, NULL, MergeStates,
          (cpu_handle, empty, NULL, empty_lse, NULL, empty, NULL, empty_lse, NULL, empty, NULL, empty_lse, NULL, NULL));
+  /* in place where exactly in place */
+  float both[6] = {0}, both_lse[3] = {0};
+#define INTO(status, word, out_at, lse_at) \
+  EXPECT(status, word, MergeStates, (cpu_handle, o, out_at, l, lse_at, o, both, l, both_lse, o, b, l, lse_b, NULL))
+  INTO(SUCCESS, NULL, both, both_lse);
+  INTO(BAD_PARAM, "(out): expected memory of its own, given memory that overlaps out_a", both + 2, lse);
+  INTO(BAD_PARAM, "(lse): expected memory of its own, given memory that overlaps lse_a", out, both_lse + 1);
+  INTO(BAD_PARAM, "(lse): expected memory of its own, given memory that overlaps out", both, both + 2);
+#undef INTO
   OK(InjectFault, (FLASHCUTE_FAULT_LAUNCH_FAILURE));
   MERGE(INTERNAL_ERROR, "launch", o, l, o, l);
   OK(InjectFault, (FLASHCUTE_FAULT_UNKNOWN_DEVICE_TYPE));

@@ -59,8 +59,8 @@ Extents without_repeats(Extents extents, const Strides& strides) {
   return extents;
 }
 
-void plan_one(const Problem& p, const Strides& strides, const Extents& all, Plan& plan, Staging& staging) {
-  if (aligned(p, strides, all)) return;
+void plan_one(const Problem& p, const Strides& strides, const Extents& all, bool always, Plan& plan, Staging& staging) {
+  if (!always && aligned(p, strides, all)) return;
   const Extents extents = without_repeats(all, strides);
   const int64_t row = round_up(extents.channels, 8);
   staging.row = strides.row == 0 ? 0 : row;
@@ -101,9 +101,10 @@ void run_one(const Strides& strides, const Extents& all, const Staging& staging,
 }  // namespace
 
 void plan_packing(const Problem& p, Plan& plan) {
-  plan_one(p, p.q, query_extents(p), plan, plan.q);
-  plan_one(p, p.k, key_extents(p, p.head_dim), plan, plan.k);
-  plan_one(p, p.v, key_extents(p, p.head_dim_v), plan, plan.v);
+  // The weights are computed after out, which may lie in the memory of q.
+  plan_one(p, p.q, query_extents(p), p.probs.present, plan, plan.q);
+  plan_one(p, p.k, key_extents(p, p.head_dim), false, plan, plan.k);
+  plan_one(p, p.v, key_extents(p, p.head_dim_v), false, plan, plan.v);
 }
 
 void run_packing(const Problem& p, const Plan& plan, const Buffers& b, void* workspace, cudaStream_t stream) {

@@ -1,4 +1,5 @@
-// Copies of tensors that lack the 16-byte alignment which cp.async wants.
+// Copies of tensors that lack the 16-byte alignment which cp.async wants, and of q where it is read after out is
+// written.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -228,8 +228,9 @@ FLASHCUTE_API flashcuteStatus_t flashcuteGetFlashAttentionWorkspaceSize(flashcut
 /* mask: NULL = every key takes part. workspace: aligned to 256 bytes, on the descriptor's device. stream: a
  * cudaStream_t (ignored on the CPU). Pointers of empty tensors may be NULL.
  * out, lse and probs must share no memory with each other or with anything read, but that out may be exactly q, strides
- * and all; what certainly overlaps is BAD_PARAM. Packed rows of out and lse that belong to no member are not written.
- * SUCCESS, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
+ * and all; any other overlap is BAD_PARAM, unless strides of no common order hide it. Packed rows of out and lse that
+ * belong to no member are not written. SUCCESS, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE,
+ * DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t desc, void* workspace,
                                                         size_t workspace_size, void* out, const void* q, const void* k,
                                                         const void* v, const void* mask,
@@ -240,8 +241,8 @@ FLASHCUTE_API flashcuteStatus_t flashcuteDestroyFlashAttentionDescriptor(flashcu
 
 /* Joins two partial results over disjoint keys: out tensors (batch, heads, seq, head_dim) or (heads, seq, head_dim) of
  * one dtype, lse float32 of the same shape without head_dim, natural log. An lse of -inf or +inf marks an empty partial
- * result. out/lse may be the same memory as a or b. SUCCESS, BAD_PARAM, NULL_POINTER, BAD_TENSOR_SHAPE,
- * BAD_TENSOR_DTYPE, BAD_TENSOR_STRIDES, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
+ * result. out and lse may be exactly those of a or of b; any other overlap is BAD_PARAM. SUCCESS, BAD_PARAM,
+ * NULL_POINTER, BAD_TENSOR_SHAPE, BAD_TENSOR_DTYPE, BAD_TENSOR_STRIDES, DEVICE_TYPE_NOT_SUPPORTED, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteMergeStates(flashcuteHandle_t handle, flashcuteTensorDescriptor_t out_desc,
                                                      void* out, flashcuteTensorDescriptor_t lse_desc, float* lse,
                                                      flashcuteTensorDescriptor_t out_a_desc, const void* out_a,

@@ -32,6 +32,10 @@ def contiguous(x: Any, kind: int) -> Any:
             return importlib.import_module("cupy").ascontiguousarray(x)
     if hasattr(x, "contiguous"):
         return x.contiguous()
+    if hasattr(x, "__array_namespace__"):
+        namespace = x.__array_namespace__()
+        # Reshaping alone may return a view with the same steps.
+        return namespace.reshape(namespace.concat((namespace.reshape(x, (-1,)),)), x.shape)
     raise TypeError(f"no way is known to make a {type(x).__name__} contiguous")
 
 
@@ -59,14 +63,28 @@ def device_empty(shape: tuple[int, ...], dtype: str, device: str, stream: int) -
 
 
 def to_framework(like: Any, array: DeviceArray) -> Any:
-    """The array as one of like's framework, through that framework's from_dlpack."""
+    """The array as one of like's framework, on like's device, through that framework's from_dlpack."""
     module = type(like).__module__.partition(".")[0]
     if module == "tensorflow":
         tensorflow = sys.modules["tensorflow"]
-        return tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+        result = tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+        if result.device == like.device:
+            return result
+        with tensorflow.device(like.device):
+            return tensorflow.identity(result)
     namespace = like.__array_namespace__() if hasattr(like, "__array_namespace__") else sys.modules.get(module)
     from_dlpack = getattr(namespace, "from_dlpack", None)
     if from_dlpack is not None:
-        return from_dlpack(array)
+        return _on_device_of(like, from_dlpack(array), namespace)
     # A producer that takes no tensors back: NumPy's arrays are what everyone reads.
     return array.numpy() if array.device == "cpu" and array.dtype != "bfloat16" else array
+
+
+def _on_device_of(like: Any, result: Any, namespace: Any) -> Any:
+    """DLPack knows one CPU device; a framework may have several, and puts what it imports on the first."""
+    device = getattr(like, "device", None)
+    if device is None or getattr(result, "device", None) == device:
+        return result
+    if hasattr(result, "to_device"):
+        return result.to_device(device)
+    return namespace.asarray(result, device=device)

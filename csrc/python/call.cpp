@@ -38,6 +38,10 @@ bool has_tangent(PyObject* x) {
   return !nb::object(dual.attr("tangent")).is_none();
 }
 
+bool is_on_tape(PyObject* x) {
+  return nb::cast<bool>(nb::module_::import_("flashcute._refusals").attr("is_on_tape")(nb::borrow(x)));
+}
+
 bool in_grad_mode() {
   static PyObject* is_grad_enabled = nullptr;
   if (!is_grad_enabled) {
@@ -51,6 +55,13 @@ bool in_grad_mode() {
 }  // namespace
 
 void GradGuard::check(PyObject* x, const Producer& producer, Where where) {
+  if (producer.tensorflow && is_on_tape(x)) {
+    fail(FLASHCUTE_STATUS_NOT_IMPLEMENTED, where,
+         "expected a tensor that no GradientTape or ForwardAccumulator watches, given a watched one; the backward pass "
+         "is "
+         "not in this release: call under tape.stop_recording() or pass tensorflow.stop_gradient(",
+         where.argument, ")");
+  }
   if (producer.kind != ProducerKind::kTorch) return;
   if (!asked_) {
     backward_ = in_grad_mode();
@@ -143,9 +154,6 @@ void Call::read_inputs() {
     // PyTorch has few uint64 operations, so the same 64 bits are taken as int64 too.
     View& state = tensors_[kDropoutState].view;
     if (state.dtype == FLASHCUTE_DTYPE_I64) state.dtype = FLASHCUTE_DTYPE_U64;
-    if (arguments_[kArgOffset] && parse_u64(where(kArgOffset), arguments_[kArgOffset]) != 0) {
-      fail(FLASHCUTE_STATUS_BAD_PARAM, where(kArgOffset), "expected 0 beside a seed tensor, which holds the offset");
-    }
   }
 }
 
@@ -171,7 +179,12 @@ void Call::bind_probs(const View& probs) {
 }
 
 void Call::bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset) {
-  if (tensors_.has(kDropoutState)) return;
+  if (tensors_.has(kDropoutState)) {
+    if (arguments_[kArgOffset] && parse_u64(where(kArgOffset), arguments_[kArgOffset]) != 0) {
+      fail(FLASHCUTE_STATUS_BAD_PARAM, where(kArgOffset), "expected 0 beside a seed tensor, which holds the offset");
+    }
+    return;
+  }
   seed_ = default_seed;
   offset_ = default_offset;
   if (PyObject* seed = arguments_[kArgSeed]) {

@@ -28,7 +28,8 @@ class Call {
   void bind_results(const View& out_geometry, const View* lse_geometry);
   // `probs` as given, or a new one. After the plan is found, which refuses a problem too large for it.
   void bind_probs(const View& geometry);
-  // seed and offset by value, unless `seed` was a tensor. Throws where dropout has no seed.
+  // seed and offset by value, unless `seed` was a tensor. Throws where dropout has no seed. After the plan is found,
+  // which checks dropout_p.
   void bind_seed(const Options& options, bool has_default, uint64_t default_seed, uint64_t default_offset);
 
   Views views() const;

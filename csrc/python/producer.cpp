@@ -58,7 +58,8 @@ bool classify(PyObject* type, Producer& out) {
     const nb::object module = attribute(type, "__module__");
     const std::string name = module.is_valid() ? str_of(module) : "";
     const std::string root = name.substr(0, name.find('.'));
-    out.immutable = root == "jax" || root == "jaxlib" || root == "tensorflow";
+    out.tensorflow = root == "tensorflow";
+    out.immutable = root == "jax" || root == "jaxlib" || out.tensorflow;
   }
   return true;
 }
@@ -84,9 +85,9 @@ const Producer* find_producer(PyObject* x) {
     if (!classify(reinterpret_cast<PyObject*>(type), producer)) return nullptr;
     // Old entries stay: a call in progress may still point into them. Unknown types beyond the limit share theirs.
     if (cache->size() >= kMaxCachedTypes) {
-      static Producer overflow[2];
+      static Producer overflow[3];
       if (producer.kind == ProducerKind::kOther) {
-        Producer& shared = overflow[producer.immutable];
+        Producer& shared = overflow[producer.immutable + producer.tensorflow];
         shared = producer;
         return &shared;
       }

@@ -1,7 +1,9 @@
 #include "tensor.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 
 #include "results.h"
 #include "stream.h"
@@ -115,6 +117,43 @@ nb::object call_dlpack(PyObject* x, bool on_gpu, nb::handle stream, bool version
   return nb::borrow(x).attr("__dlpack__")(**keywords);
 }
 
+// What Python's side of the module knows of x, which cannot be read. Never fails.
+std::string hint_of(const char* function, PyObject* x, Where where) {
+  const nb::object module = nb::steal(PyImport_ImportModule("flashcute._refusals"));
+  if (!module.is_valid()) throw nb::python_error();
+  return str_of(module.attr(function)(nb::borrow(x), where.argument));
+}
+
+void gather_axis(const View& view, int axis, const char* source, char*& target) {
+  const auto size = static_cast<size_t>(size_of(view.dtype));
+  if (axis == view.ndim) {
+    std::memcpy(target, source, size);
+    target += size;
+    return;
+  }
+  const int64_t step = view.strides[axis] * static_cast<int64_t>(size);
+  for (int64_t i = 0; i < view.shape[axis]; ++i) gather_axis(view, axis + 1, source + i * step, target);
+}
+
+// Points the view of a tensor in host memory to a contiguous copy, which lives as long as the object returned.
+nb::object gather(View& view) {
+  constexpr size_t kAlignment = 64;
+  const size_t bytes = static_cast<size_t>(view.numel() * size_of(view.dtype));
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment) / kAlignment * kAlignment);
+  if (!memory) throw std::bad_alloc();
+  nb::object owner =
+      nb::steal(PyCapsule_New(memory, nullptr, [](PyObject* self) { std::free(PyCapsule_GetPointer(self, nullptr)); }));
+  if (!owner.is_valid()) {
+    std::free(memory);
+    throw nb::python_error();
+  }
+  char* target = static_cast<char*>(memory);
+  gather_axis(view, 0, static_cast<const char*>(view.data), target);
+  view.data = memory;
+  view.make_contiguous();
+  return owner;
+}
+
 }  // namespace
 
 void Tensor::release() {
@@ -142,10 +181,8 @@ void Tensor::release() {
 void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geometry_only) {
   producer_ = find_producer(x);
   if (!producer_) {
-    const std::string type = type_name(x);
-    const bool traced = type.size() > 6 && type.compare(type.size() - 6, 6, "Tracer") == 0;
-    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that speaks DLPack, given ", type,
-         traced ? ", a value of JAX without data: call outside of jit, grad and vmap" : "");
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor that speaks DLPack, given ", type_name(x),
+         hint_of("not_a_tensor", x, where));
   }
   use_ = use;
   if (written() && producer_->immutable) {
@@ -153,7 +190,13 @@ void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geom
          ", which is immutable");
   }
   object_ = x;
-  read(x, where, stream);
+  try {
+    read(x, where, stream);
+  } catch (const StatusError&) {
+    const std::string hint = hint_of("without_memory", x, where);
+    if (hint.empty()) throw;
+    fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor with memory that can be read, given ", hint);
+  }
   if (written() && read_only_) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a writable tensor, given a read-only one");
   }
@@ -164,6 +207,13 @@ void Tensor::import(PyObject* x, Where where, Use use, Stream& stream, bool geom
   }
   if (geometry_only) {
     view.make_contiguous();
+    return;
+  }
+  if (!view.device.is_gpu() &&
+      (producer_->kind == ProducerKind::kOther || producer_->kind == ProducerKind::kExchange)) {
+    copy_ = gather(view);
+    release();
+    object_ = x;
     return;
   }
   copy_ = contiguous_copy(x, *producer_, where);

@@ -51,6 +51,7 @@ struct Producer {
   ProducerKind kind = ProducerKind::kOther;
   const dlpack::ExchangeApi* api = nullptr;
   bool immutable = false;  // JAX, TensorFlow: no out=
+  bool tensorflow = false;
   // Otherwise its work is done, or handed over by DLPack, when we get to see a tensor.
   bool has_current_stream() const { return api || kind == ProducerKind::kTorch || kind == ProducerKind::kCupy; }
 };

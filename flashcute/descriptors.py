@@ -4,7 +4,9 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ._core import AttentionDescriptor
 from .architectures import find_architecture
 from .errors import BadDtypeError, BadParamError, BadShapeError, BadStridesError, Error
 
@@ -118,9 +120,25 @@ class TensorDescriptor:
         object.__setattr__(self, "device", device)
 
     @property
-    def _native(self) -> tuple[tuple[int, ...], tuple[int, ...], str, bool, int]:
-        """What the compiled half reads."""
+    def _native(self) -> tuple[tuple[int, ...], tuple[int, ...], str, bool, int, int]:
+        """What the compiled half reads. The last is an address of the memory's alignment, 0 for any that is enough."""
         assert self.strides is not None
         architecture = find_architecture(self.device)
         device = parse_device(self.device) if architecture is None else (True, architecture.device_id())
-        return (self.shape, self.strides, self.dtype, *device)
+        return (self.shape, self.strides, self.dtype, *device, 0)
+
+
+@dataclass(frozen=True)
+class AlignedTensorDescriptor(TensorDescriptor):
+    """One that also says how its memory is aligned, for the copy of a descriptor made from such tensors."""
+
+    alignment: int = 0  # bytes, a power of two; 0: 16 or more
+
+    @property
+    def _native(self) -> tuple[tuple[int, ...], tuple[int, ...], str, bool, int, int]:
+        return (*super()._native[:-1], self.alignment)
+
+
+def restore(arguments: dict[str, Any]) -> AttentionDescriptor:
+    """A descriptor that was copied or pickled, by the arguments of its constructor."""
+    return AttentionDescriptor(**arguments)

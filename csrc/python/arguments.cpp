@@ -199,13 +199,10 @@ uint64_t parse_u64(Where where, PyObject* value) {
 }
 
 Layout parse_layout(Where where, PyObject* value) {
-  static constexpr const char* kChoices[] = {"bhsd", "bshd", "hsd", "shd"};
-  return static_cast<Layout>(parse_choice(where, value, kChoices));
+  return static_cast<Layout>(parse_choice(where, value, kLayouts));
 }
 
 Options parse_options(const char* function, const Arguments& arguments) {
-  static constexpr const char* kAlignments[] = {"bottom_right", "top_left"};
-  static constexpr const char* kBackends[] = {"auto", "cpu", "cuda", "sm80", "sm90"};
   Options options;
   const auto where = [&](Arg arg) { return Where{function, kNames[arg]}; };
   const auto given = [&](Arg arg) { return arguments[arg]; };
@@ -231,6 +228,7 @@ Options parse_options(const char* function, const Arguments& arguments) {
       given(kArgChecked) ? parse_bool(where(kArgChecked), given(kArgChecked)) : checked_by_environment(function);
 
   options.packed = given(kArgCuSeqlensQ) || given(kArgCuSeqlensK);
+  if (!given(kArgLayout) && options.packed) options.layout = Layout::kHsd;
   const bool packed_layout = options.layout == Layout::kHsd || options.layout == Layout::kShd;
   if (options.packed && !packed_layout) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, where(kArgLayout), "expected 'hsd' or 'shd' with cu_seqlens, given '",

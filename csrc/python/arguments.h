@@ -70,7 +70,7 @@ struct Options {
   float scale = 0.0f, softcap = 0.0f, dropout_p = 0.0f;
   int32_t alignment = FLASHCUTE_ALIGNMENT_BOTTOM_RIGHT;
   int32_t backend = FLASHCUTE_BACKEND_AUTO;
-  Layout layout = Layout::kBhsd;
+  Layout layout = Layout::kBhsd;  // with cu_seqlens Layout::kHsd, where the caller named none
   int64_t window_left = -1, window_right = -1;
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
   bool packed = false;
@@ -78,6 +78,11 @@ struct Options {
   // Where head and row are swapped against the C API's order.
   bool rows_first() const { return layout == Layout::kBshd || layout == Layout::kShd; }
 };
+
+// The words of an option, by its number.
+inline constexpr const char* kAlignments[] = {"bottom_right", "top_left"};
+inline constexpr const char* kBackends[] = {"auto", "cpu", "cuda", "sm80", "sm90"};
+inline constexpr const char* kLayouts[] = {"bhsd", "bshd", "hsd", "shd"};
 
 Options parse_options(const char* function, const Arguments& arguments);
 Layout parse_layout(Where where, PyObject* value);

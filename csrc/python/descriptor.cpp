@@ -1,4 +1,7 @@
 // flashcute.AttentionDescriptor: everything but the pointers checked and planned once, then run many times.
+#include <structmember.h>
+
+#include <cstddef>
 #include <vector>
 
 #include "attention.h"
@@ -39,24 +42,28 @@ struct State {
   bool declared[kSlotCount] = {};
   bool has_seed = false;
   uint64_t seed = 0, offset = 0;
+  uint32_t min_alignment = 16;
+  std::string device;  // as a TensorDescriptor names it
 };
 
 struct Object {
   PyObject_HEAD State* state;
+  PyObject* weak_references;
 };
 
 State& state_of(PyObject* self) {
   return *reinterpret_cast<Object*>(self)->state;
 }
 
-// A flashcute.TensorDescriptor as its `_native` tuple: (shape, strides, dtype name, is GPU, device id).
+// A flashcute.TensorDescriptor as its `_native` tuple: (shape, strides, dtype name, is GPU, device id, an address that
+// is aligned as the tensor's memory is).
 bool read_tensor_descriptor(PyObject* x, Where where, Use use, View& view) {
   static PyObject* type = nullptr;
   if (!type) type = nb::object(nb::module_::import_("flashcute.descriptors").attr("TensorDescriptor")).release().ptr();
   if (PyObject_IsInstance(x, type) != 1) return false;
   const nb::tuple native = nb::borrow(x).attr("_native");
   const nb::tuple shape = native[0], strides = native[1];
-  view.data = nullptr;
+  view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(native[5]));
   view.ndim = static_cast<int32_t>(shape.size());
   if (view.ndim > kMaxDims) {
     fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, where, "expected at most ", kMaxDims, " axes, given ", view.ndim);
@@ -118,6 +125,10 @@ void create(State& state, const Arguments& arguments) {
                                                           : Use::kRows;
     View view;
     read_geometry(x, where, use, stream, grad, view);
+    if (slot == kQ) {
+      state.device =
+          view.device.is_planning() ? str_of(nb::object(nb::borrow(x).attr("device"))) : name_of(view.device);
+    }
     if (slot != kQ && view.device != state.views[kQ].device) {
       fail(FLASHCUTE_STATUS_BAD_PARAM, where, "expected a tensor on q's device (", name_of(state.views[kQ].device),
            "), given one on ", name_of(view.device));
@@ -145,11 +156,11 @@ void create(State& state, const Arguments& arguments) {
     state.seed = parse_u64({kCreate, "seed"}, arguments[kArgSeed]);
   }
   if (arguments[kArgOffset]) state.offset = parse_u64({kCreate, "offset"}, arguments[kArgOffset]);
+  state.min_alignment = static_cast<uint32_t>(bits & -bits);
+  state.plan = std::make_unique<const Plan>(kCreate, state.views[kQ].device, options, views, state.min_alignment);
   if (state.offset != 0 && state.declared[kDropoutState]) {
     fail(FLASHCUTE_STATUS_BAD_PARAM, {kCreate, "offset"}, "expected 0 beside a seed tensor, which holds the offset");
   }
-  state.plan = std::make_unique<const Plan>(kCreate, state.views[kQ].device, options, views,
-                                            static_cast<uint32_t>(bits & -bits));
 }
 
 [[noreturn]] void refuse(const State& state, int slot, const View& given) {
@@ -210,6 +221,47 @@ PyObject* run(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObjec
   }
 }
 
+// (restore, (the arguments of an equal descriptor,)): copy and pickle call restore, which plans again.
+PyObject* reduce(PyObject* self, PyObject*) {
+  try {
+    const State& state = state_of(self);
+    const Options& options = state.options;
+    const nb::module_ descriptors = nb::module_::import_("flashcute.descriptors");
+    nb::dict arguments;
+    const auto set = [&](Arg arg, nb::object value) { arguments[name_of(arg)] = std::move(value); };
+    for (const auto [slot, arg] : kSlotArgs) {
+      if (!state.declared[slot] || slot == kLse || slot == kProbs) continue;
+      const View& view = state.views[slot];
+      nb::list shape, strides;
+      for (int i = 0; i < view.ndim; ++i) {
+        shape.append(view.shape[i]);
+        strides.append(view.strides[i]);
+      }
+      set(arg, descriptors.attr("AlignedTensorDescriptor")(shape, strides, name_of(view.dtype), state.device.c_str(),
+                                                           slot == kQ ? state.min_alignment : 0));
+    }
+    if (options.has_scale) set(kArgScale, nb::float_(double{options.scale}));
+    set(kArgCausal, nb::bool_(options.causal));
+    set(kArgAlignment, nb::str(kAlignments[options.alignment]));
+    set(kArgWindow, nb::make_tuple(options.window_left, options.window_right));
+    set(kArgSoftcap, nb::float_(double{options.softcap}));
+    set(kArgDropoutP, nb::float_(double{options.dropout_p}));
+    if (state.has_seed) set(kArgSeed, nb::int_(state.seed));
+    set(kArgOffset, nb::int_(state.offset));
+    if (options.max_seqlen_q != 0) set(kArgMaxSeqlenQ, nb::int_(options.max_seqlen_q));
+    if (options.max_seqlen_k != 0) set(kArgMaxSeqlenK, nb::int_(options.max_seqlen_k));
+    set(kArgLayout, nb::str(kLayouts[static_cast<int>(options.layout)]));
+    set(kArgReturnLse, nb::bool_(options.return_lse));
+    set(kArgReturnProbs, nb::bool_(options.return_probs));
+    set(kArgBackend, nb::str(kBackends[options.backend]));
+    set(kArgChecked, nb::bool_(options.checked));
+    return nb::make_tuple(descriptors.attr("restore"), nb::make_tuple(arguments)).release().ptr();
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
 PyObject* make(PyTypeObject* type, PyObject* positional, PyObject* keywords) {
   try {
     std::vector<PyObject*> values;
@@ -241,6 +293,7 @@ PyObject* make(PyTypeObject* type, PyObject* positional, PyObject* keywords) {
 
 void destroy(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
+  if (reinterpret_cast<Object*>(self)->weak_references) PyObject_ClearWeakRefs(self);
   delete reinterpret_cast<Object*>(self)->state;
   auto release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
   release(self);
@@ -270,13 +323,14 @@ constexpr const char* kDescriptorDoc =
     "AttentionDescriptor(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), "
     "mask=None, block_mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, "
     "offset=0, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, "
-    "layout='bhsd', return_lse=False, return_probs=False, backend='auto', checked=None)\n"
+    "layout=None, return_lse=False, return_probs=False, backend='auto', checked=None)\n"
     "--\n\n"
     R"(An attention problem without its data: checked and planned once, run many times.
 
 The arguments are those of attention(), as tensors or as TensorDescriptors; only their shapes, strides, dtypes, device
 and alignment matter, and no tensor is kept. An optional tensor given here must be given at each run (a mask of keys
-may be left out), and one not given here must not.
+may be left out), and one not given here must not. Copies and unpickled descriptors are planned again, where they are
+made.
 )";
 
 constexpr const char* kRunDoc =
@@ -294,7 +348,11 @@ given.
 void add_descriptor(nb::module_& module) {
   static PyMethodDef methods[] = {
       {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&run)), METH_FASTCALL | METH_KEYWORDS, kRunDoc},
+      {"__reduce__", reduce, METH_NOARGS, "How copy and pickle make an equal descriptor."},
       {nullptr, nullptr, 0, nullptr}};
+  static PyMemberDef members[] = {
+      {"__weaklistoffset__", T_PYSSIZET, offsetof(Object, weak_references), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
   static PyGetSetDef properties[] = {
       {"workspace_size", workspace_size, nullptr, "Bytes that `workspace=` of run() needs, for every run.", nullptr},
       {"plan", plan, nullptr, "How the problem will be run, as a dict.", nullptr},
@@ -302,6 +360,7 @@ void add_descriptor(nb::module_& module) {
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
                                 {Py_tp_methods, methods},
+                                {Py_tp_members, members},
                                 {Py_tp_getset, properties},
                                 {Py_tp_doc, const_cast<char*>(kDescriptorDoc)},
                                 {0, nullptr}};

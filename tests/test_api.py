@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import pathlib
 import re
@@ -89,7 +90,7 @@ def test_signature_of_attention():
         "out": None, "scale": None, "causal": False, "alignment": "bottom_right", "window": (-1, -1), "mask": None,
         "block_mask": None, "bias": None, "softcap": 0.0, "alibi_slopes": None, "sinks": None, "dropout_p": 0.0,
         "seed": None, "offset": 0, "cu_seqlens_q": None, "cu_seqlens_k": None, "max_seqlen_q": None,
-        "max_seqlen_k": None, "seqused_k": None, "layout": "bhsd", "return_lse": False, "return_probs": False,
+        "max_seqlen_k": None, "seqused_k": None, "layout": None, "return_lse": False, "return_probs": False,
         "backend": "auto", "checked": None, "workspace": None, "stream": None,
     }  # fmt: skip
     parameters = signature.parameters
@@ -104,7 +105,7 @@ def test_defaults_written_out_change_nothing(qkv):
     got = flashcute.attention(
         *qkv, out=None, scale=None, causal=False, alignment="bottom_right", window=(-1, -1), mask=None,
         block_mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0,
-        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout="bhsd",
+        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout=None,
         return_lse=False, return_probs=False, backend="auto", checked=None, workspace=None, stream=None,
     )  # fmt: skip
     assert np.array_equal(got, want)
@@ -146,7 +147,7 @@ def test_defaults_written_out_change_nothing(qkv):
         ({"alibi_slopes": np.zeros(3, "float64")}, flashcute.BadDtypeError, "alibi_slopes"),
         ({"sinks": np.zeros(3, "int32")}, flashcute.BadDtypeError, "sinks"),
         ({"seqused_k": np.zeros(2, "int64")}, flashcute.BadDtypeError, "int32"),
-        ({"cu_seqlens_q": np.zeros(3, "int32")}, flashcute.Error, "cu_seqlens_k|layout"),
+        ({"cu_seqlens_q": np.zeros(3, "int32")}, flashcute.BadShapeError, "three axes .* with cu_seqlens"),
     ],
 )
 def test_bad_options_are_refused_by_name(qkv, options, error, name):
@@ -489,3 +490,61 @@ def test_python_m_flashcute_is_the_console_script(root):
 def test_get_num_threads_is_positive():
     assert flashcute.get_num_threads() >= 1
     assert support.no_cuda_reason() is not None
+
+
+# -- what the caller did not say is never held against them
+
+
+@pytest.mark.parametrize("make", [flashcute.attention, flashcute.AttentionDescriptor])
+def test_layout_follows_the_packing_where_none_is_named(make, rng):
+    q, k = (rng.standard_normal((2, n, 16)).astype("float32") for n in (9, 12))
+    bounds = {"cu_seqlens_q": np.array([0, 4, 9], np.int32), "cu_seqlens_k": np.array([0, 5, 12], np.int32)}
+
+    def compute(q, k, **options):
+        if make is flashcute.attention:
+            return make(q, k, k, **options)
+        tensors = {name: x for name, x in options.items() if name != "layout"}
+        return make(q, k, k, **options).run(q, k, k, **tensors)
+
+    for first, last in ((0, 0), (1, 1)):
+        rows = slice(bounds["cu_seqlens_q"][first], bounds["cu_seqlens_q"][last + 1])
+        keys = slice(bounds["cu_seqlens_k"][first], bounds["cu_seqlens_k"][last + 1])
+        alone = compute(q[:, rows], k[:, keys])  # three axes without bounds are one batch entry
+        for layout in ({}, {"layout": None}, {"layout": "hsd"}):
+            assert np.array_equal(compute(q, k, **bounds, **layout)[:, rows], alone)
+    rows_first = compute(q.swapaxes(0, 1), k.swapaxes(0, 1), **bounds, layout="shd")
+    assert np.array_equal(rows_first.swapaxes(0, 1), compute(q, k, **bounds))
+    four = compute(q[None], k[None])
+    assert np.array_equal(compute(q[None], k[None], layout=None), four)
+    assert np.array_equal(compute(q[None], k[None], layout="bhsd"), four)
+    for layout in ("bhsd", "bshd"):
+        with pytest.raises(flashcute.BadParamError, match=rf"\(layout\): expected 'hsd' or 'shd' .*, given '{layout}'"):
+            compute(q, k, **bounds, layout=layout)
+    for layout in ("hsd", "shd"):
+        with pytest.raises(flashcute.BadParamError, match=rf"\(layout\): expected 'bhsd' .*, given '{layout}'"):
+            compute(q, k, layout=layout)
+
+
+@pytest.mark.parametrize("value", [2.0, 1.0, -0.5, math.nan, math.inf])
+def test_ranges_are_checked_before_companions(qkv, value):
+    for alone in ({}, {"seed": np.zeros(2, np.uint64), "offset": 1}):
+        with pytest.raises(flashcute.BadParamError, match=r"\(dropout_p\): expected a number in \[0, 1\)"):
+            flashcute.attention(*qkv, dropout_p=value, **alone)
+        with pytest.raises(flashcute.BadParamError, match=r"\(dropout_p\): expected a number in \[0, 1\)"):
+            flashcute.AttentionDescriptor(*qkv, dropout_p=value, **alone)
+    with pytest.raises(flashcute.BadParamError, match=r"\(seed\): expected an int .* with dropout_p > 0"):
+        flashcute.attention(*qkv, dropout_p=0.5)
+    for name in ("max_seqlen_q", "max_seqlen_k"):
+        with pytest.raises(flashcute.BadParamError, match=rf"\({name}\): expected a length of at least 0"):
+            flashcute.attention(*qkv, **{name: -1})
+
+
+def test_a_mask_of_pairs_without_its_leading_axes_is_told_of_them(rng):
+    q, k = (rng.standard_normal((2, 3, n, 16)).astype("float32") for n in (7, 11))
+    pairs = np.tri(7, 11, dtype=bool)
+    message = r"\(mask\): expected four axes for a mask of pairs \(mask\[None, None\]\) or, .*, \(batch, seq_k\) = "
+    for make in (flashcute.attention, flashcute.AttentionDescriptor):
+        with pytest.raises(flashcute.BadShapeError, match=message):
+            make(q, k, k, mask=pairs)
+    want = flashcute.attention(q, k, k, causal=True, alignment="top_left")
+    np.testing.assert_allclose(flashcute.attention(q, k, k, mask=pairs[None, None]), want, rtol=0, atol=1e-6)

@@ -77,7 +77,7 @@ void validate_dtypes(const AttentionViews& views) {
 void validate_ranks(const AttentionViews& views, bool packed) {
   const int ndim = views.q->ndim;
   if (packed && ndim != 3) {
-    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, "q", "three axes (heads, total, head_dim) with cu_seqlens_q",
+    fail(FLASHCUTE_STATUS_BAD_TENSOR_SHAPE, "q", "three axes (heads, total, head_dim) with cu_seqlens",
          shape_text(*views.q));
   }
   if (ndim != 3 && ndim != 4) {

@@ -53,7 +53,8 @@ void validate_key_mask(const TensorView& mask, Problem& problem) {
   } else if (mask.ndim == 1) {
     require_shape("mask", mask, {keys}, "(seq_k,)");
   } else if (mask.ndim == 2) {
-    require_shape("mask", mask, {problem.batch, keys}, "(batch, seq_k)");
+    require_shape("mask", mask, {problem.batch, keys},
+                  "a mask of pairs in options->dense_mask or, for a mask of keys, (batch, seq_k)");
   } else {
     require_shape("mask", mask, {keys},
                   "((batch,) seq_k), of one or two axes (dense masks go into options->dense_mask)");

@@ -100,6 +100,14 @@ void validate_options(const flashcuteAttentionOptions_t& options, DeviceType dev
   } bounds[] = {{"max_seqlen_q", options.max_seqlen_q}, {"max_seqlen_k", options.max_seqlen_k}};
   for (const auto& bound : bounds) {
     if (bound.value < 0) bad_option(bound.name, "0 (bounded by the total) or a length", text(bound.value));
+  }
+  validate_min_alignment(options.min_alignment, problem.dtype);
+  problem.min_alignment = options.min_alignment;
+  validate_backend(options.backend, device);
+  problem.backend = static_cast<flashcuteBackend_t>(options.backend);
+
+  // Last, since an option that is out of its range is wrong whatever accompanies it.
+  for (const auto& bound : bounds) {
     if (bound.value != 0 && !packed) bad_option(bound.name, "0 (none) without cu_seqlens", text(bound.value));
   }
   problem.lengths.total_q = problem.batch * problem.seq_q;
@@ -108,11 +116,6 @@ void validate_options(const flashcuteAttentionOptions_t& options, DeviceType dev
     if (options.max_seqlen_q != 0) problem.seq_q = std::min(problem.seq_q, options.max_seqlen_q);
     if (options.max_seqlen_k != 0) problem.seq_k = std::min(problem.seq_k, options.max_seqlen_k);
   }
-
-  validate_min_alignment(options.min_alignment, problem.dtype);
-  problem.min_alignment = options.min_alignment;
-  validate_backend(options.backend, device);
-  problem.backend = static_cast<flashcuteBackend_t>(options.backend);
 }
 
 }  // namespace flashcute

@@ -17,7 +17,6 @@ PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObje
     const Options options = parse_options(kFunction, arguments);
     Call call(kFunction, arguments);
     call.read_inputs();
-    call.bind_seed(options, false, 0, 0);
     const View out = out_geometry(call[kQ], call[kV], {kFunction, "q"});
     const View lse = lse_geometry(call[kQ], options);
     call.bind_results(out, options.return_lse ? &lse : nullptr);
@@ -28,6 +27,7 @@ PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObje
       views[kProbs] = &probs;
     }
     const auto plan = find_plan(kFunction, call.device(), options, views, call.alignment());
+    call.bind_seed(options, false, 0, 0);
     if (options.return_probs) call.bind_probs(probs);
     return call.run(*plan, options);
   } catch (...) {
@@ -39,7 +39,7 @@ PyObject* attention(PyObject*, PyObject* const* values, Py_ssize_t count, PyObje
 constexpr const char* kAttentionDoc =
     "attention(q, k, v, *, out=None, scale=None, causal=False, alignment='bottom_right', window=(-1, -1), mask=None, "
     "block_mask=None, bias=None, softcap=0.0, alibi_slopes=None, sinks=None, dropout_p=0.0, seed=None, offset=0, "
-    "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout='bhsd', "
+    "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, layout=None, "
     "return_lse=False, return_probs=False, backend='auto', checked=None, workspace=None, stream=None)\n"
     "--\n\n"
     R"(Exact attention: softmax(scale * q @ k.T + ...) @ v, without the matrix of scores.
@@ -49,14 +49,15 @@ work runs. The results are of q's kind: `out`, or `(out, lse)` with return_lse, 
 `(out, lse, probs)` with both.
 
 q, k, v        (batch, heads, seq, head_dim) with layout 'bhsd', (batch, seq, heads, head_dim) with 'bshd'; three axes
-               are one batch entry. With cu_seqlens they are packed: 'hsd' or 'shd'. k and v may have fewer heads, of
-               which q's are a multiple, and v its own head_dim.
+               are one batch entry. With cu_seqlens they are packed: 'hsd' or 'shd'. layout=None is 'bhsd', with
+               cu_seqlens 'hsd'. k and v may have fewer heads, of which q's are a multiple, and v its own head_dim.
 out            written instead of a new tensor, and returned.
 scale          None is 1 / sqrt(head_dim).
 causal         row i sees the keys j <= i + seq_k - seq_q ('bottom_right') or j <= i (alignment='top_left').
 window         (left, right) keys beside that diagonal, both inclusive; -1 is unbounded. causal means right = 0.
 mask           bool or integer: (seq_k,) or (batch, seq_k) says which keys take part, four axes broadcastable to
-               (batch, heads_q, seq_q, seq_k) which pairs. Packed: (total_k,).
+               (batch, heads_q, seq_q, seq_k) which pairs: mask[None, None] of a (seq_q, seq_k) one, which would be
+               taken for a mask of keys where seq_q equals batch. Packed: (total_k,).
 block_mask     bool or integer (batch or 1, heads_q or 1, ceil(seq_q / 128), ceil(seq_k / 128)): which blocks of 128
                queries see which blocks of 128 keys, counted from row 0 and key 0 whatever the alignment. It narrows what
                the other masks and bounds leave, and blocks that it hides are skipped: they cost no time. Not packed.

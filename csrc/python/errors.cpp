@@ -15,6 +15,13 @@ void raise(const StatusError& error) {
   PyErr_SetObject(error_class.ptr(), exception.ptr());
 }
 
+// What Python says in other words than the C API, after the name of the argument.
+constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+    {"a mask of pairs in options->dense_mask", "four axes for a mask of pairs (mask[None, None])"},
+    {"dense_mask", "mask"},
+    {"dropout_state", "seed"},
+};
+
 std::string utf8_or_nothing(PyObject* new_reference) {
   const nb::object held = nb::steal(new_reference);
   Py_ssize_t size = 0;
@@ -56,7 +63,12 @@ void fail_from_library(flashcuteStatus_t status, const char* function) {
   if (argument == "dropout_state") argument = "seed";
   if (argument == "window_left" || argument == "window_right") argument = "window";
   if (argument == "probs" && !std::strchr(function, '.')) argument = "return_probs";  // only a run is given the tensor
-  throw StatusError(status, text("flashcute.", function, '(', argument, message.substr(close)));
+  std::string reason = message.substr(close);
+  for (const auto& [in_c, in_python] : kWords) {
+    const size_t at = reason.find(in_c);
+    if (at != std::string::npos) reason.replace(at, in_c.size(), in_python);
+  }
+  throw StatusError(status, text("flashcute.", function, '(', argument, reason));
 }
 
 void set_python_error() noexcept {

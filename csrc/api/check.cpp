@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <limits>
+
+#include "core/number.h"
 
 namespace flashcute {
 namespace {
@@ -22,9 +23,7 @@ void fail(flashcuteStatus_t status, const std::string& argument, const std::stri
 }
 
 std::string text(double value) {
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%g", value);
-  return buffer;
+  return number_text(value, 6);
 }
 
 std::string text(int64_t value) {

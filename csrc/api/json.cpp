@@ -1,7 +1,8 @@
 #include "api/json.h"
 
 #include <cmath>
-#include <cstdio>
+
+#include "core/number.h"
 
 namespace flashcute {
 
@@ -12,9 +13,10 @@ void JsonWriter::quote(const std::string& value) {
       text_ += '\\';
       text_ += c;
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-      text_ += escape;
+      constexpr const char* kDigits = "0123456789abcdef";
+      text_ += "\\u00";
+      text_ += kDigits[c / 16];
+      text_ += kDigits[c % 16];
     } else {
       text_ += c;
     }
@@ -68,10 +70,8 @@ JsonWriter& JsonWriter::add(const char* key, double value) {
     text_ += "null";
     return *this;
   }
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%.9g", value);
   prefix(key);
-  text_ += buffer;
+  text_ += number_text(value, 9);
   return *this;
 }
 

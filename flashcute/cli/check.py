@@ -18,8 +18,8 @@ from rich.text import Text
 
 import flashcute
 from flashcute import reference
+from flashcute.cli import arithmetic, screen
 from flashcute.cli import info as info_command
-from flashcute.cli import screen
 from flashcute.cli.cases import Case, Inputs, cases, draw, work
 from flashcute.device_array import DeviceArray
 
@@ -61,13 +61,14 @@ def run(device: str, quick: bool, seed: int | None, as_json: bool) -> int:
         return 2
 
     todo = cases("cpu" if chosen["type"] == "cpu" else "cuda", quick)
+    lost = arithmetic.faults(screen.device_label(chosen))
     outcomes = _run_all(screen.device_label(chosen), todo, seed)
     seconds = time.perf_counter() - started
     if as_json:
-        print(json.dumps(_as_json(outcomes, chosen, seed, seconds, facts), indent=2))
+        print(json.dumps(_as_json(outcomes, lost, chosen, seed, seconds, facts), indent=2))
     else:
-        _print(screen.console(), outcomes, chosen, seed, seconds, facts)
-    return 1 if any(outcome.failed for outcome in outcomes) else 0
+        _print(screen.console(), outcomes, lost, chosen, seed, seconds, facts)
+    return 1 if lost or any(outcome.failed for outcome in outcomes) else 0
 
 
 def _run_all(device: str, todo: Sequence[Case], seed: int) -> list[Outcome]:
@@ -212,6 +213,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
 def _print(
     to: Console,
     outcomes: Sequence[Outcome],
+    lost: Sequence[str],
     device: dict[str, Any],
     seed: int,
     seconds: float,
@@ -233,10 +235,12 @@ def _print(
         if outcome.failed:
             case = outcome.case
             screen.say(to, f"{case.shape_text()} {case.dtype} {case.feature_text()}: {outcome.message}", "red")
+    for sentence in lost:
+        screen.say(to, f"Arithmetic: {sentence}.", "red")
     screen.print_notes(to, facts["notes"])
     if label == "cpu" and screen.why_no_gpu(facts):
         screen.say(to, f"No GPU was used: {screen.why_no_gpu(facts)}.", "dim")
-    failed = any(outcome.failed for outcome in outcomes)
+    failed = bool(lost) or any(outcome.failed for outcome in outcomes)
     screen.say(to, f"{_summary(outcomes)} in {seconds:.0f} s", "bold red" if failed else "bold green")
 
 
@@ -304,7 +308,12 @@ def _cells(outcome: Outcome) -> dict[str, str]:
 
 
 def _as_json(
-    outcomes: Sequence[Outcome], device: dict[str, Any], seed: int, seconds: float, facts: dict[str, Any]
+    outcomes: Sequence[Outcome],
+    lost: Sequence[str],
+    device: dict[str, Any],
+    seed: int,
+    seconds: float,
+    facts: dict[str, Any],
 ) -> dict[str, Any]:
     return {
         "version": facts["version"],
@@ -312,7 +321,8 @@ def _as_json(
         "device_name": device["name"],
         "seed": seed,
         "seconds": seconds,
-        "ok": not any(outcome.failed for outcome in outcomes),
+        "ok": not lost and not any(outcome.failed for outcome in outcomes),
+        "arithmetic": list(lost),
         "notes": facts["notes"],
         "cases": [
             {

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-_PACKAGE = Path(__file__).absolute().parent
+from . import _core
+
+# CMake installs beside the compiled module. An editable install leaves this file in the source tree, without either.
+_PACKAGE = Path(_core.__file__).absolute().parent
 
 
 def get_include() -> str:

@@ -123,3 +123,37 @@ def test_examples_build_and_run_through_pkg_config(root, tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "all rows agree" in ran.stdout and "merged" in ran.stdout
+
+
+EDITABLE = """
+import importlib.util, pathlib, sys
+tree, site = map(pathlib.Path, sys.argv[1:])
+class Redirect:
+    # as the import hook of an editable install: Python files of the tree, and what was compiled from site-packages
+    def find_spec(self, name, path=None, target=None):
+        if name == "flashcute":
+            places = [str(site), str(tree)]
+            return importlib.util.spec_from_file_location(name, tree / "__init__.py", submodule_search_locations=places)
+        if name == "flashcute._core":
+            return importlib.util.spec_from_file_location(name, next(site.glob("_core*.so")))
+sys.meta_path.insert(0, Redirect())
+import flashcute
+from flashcute.cli import info
+assert pathlib.Path(flashcute.__file__).parent == tree
+paths = {"include": flashcute.get_include(), "library": flashcute.get_library(), "cmake_dir": flashcute.get_cmake_dir()}
+assert info.collect()["python"] == paths
+for kind, file in (("include", "flashcute/flashcute.h"), ("library", ""), ("cmake_dir", "flashcute-config.cmake")):
+    assert (pathlib.Path(paths[kind]) / file).is_file(), paths
+print("fine")
+"""
+
+
+def test_paths_exist_in_an_editable_install(root, tmp_path):
+    tree, site = tmp_path / "tree" / "flashcute", tmp_path / "site-packages" / "flashcute"
+    shutil.copytree(root / "flashcute", tree, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    installed = pathlib.Path(flashcute.get_library()).parent.parent
+    site.mkdir(parents=True)
+    for path in (*installed.glob("_core*.so"), installed / "lib", installed / "include"):
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, site / path.name)
+    ran = subprocess.run([sys.executable, "-c", EDITABLE, tree, site], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.stdout == "fine\n", ran.stderr

@@ -97,7 +97,9 @@ def _torch_subclass(x: Any, argument: str) -> str:
 
 def _jax(x: Any, argument: str) -> str:
     if x.is_deleted():
-        return "an array that was deleted or donated to a jitted function: pass one that is alive, or a copy made before"
+        return (
+            "an array that was deleted or donated to a jitted function: pass one that is alive, or a copy made before"
+        )
     devices = len(x.sharding.device_set)
     if devices > 1:
         return (

@@ -266,3 +266,87 @@ def test_a_missing_rich_is_named(command):
     assert ran.returncode == 2
     assert "need rich, which is not installed" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+INFO, EXPLAIN = ["info"], ["explain", "--device", "cpu"]
+CHECK = ["check", "--quick", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("command", "redirection"),
+    [
+        *((command, ">&-") for command in (INFO, EXPLAIN, CHECK, ["bench", "host", "--device", "cpu"], ["--version"])),
+        *(([*command, "--json"], ">&-") for command in (INFO, EXPLAIN, CHECK)),
+        (INFO, ">&- 2>&-"),
+        *((command, "1</dev/null") for command in (INFO, [*INFO, "--json"], EXPLAIN)),
+    ],
+    ids=lambda x: x if isinstance(x, str) else " ".join(x),
+)
+def test_an_output_that_is_closed_or_not_to_be_written(command, redirection):
+    words = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "flashcute", *command]
+    ran = subprocess.run(words, capture_output=True, text=True, cwd=HERE, timeout=400)
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stdout == ""
+    if "2>" not in redirection:
+        assert re.fullmatch("flashcute: cannot write the output: .+\n", ran.stderr), ran.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Flags
+
+
+@pytest.mark.parametrize(
+    ("words", "left", "right"),
+    [
+        (["--window", "-1,0"], -1, 0),
+        (["--window", "-1,16"], -1, 16),
+        (["--window", "-1,-1"], -1, -1),
+        (["--window", "5,-1"], 5, -1),
+        (["--window=-1,7"], -1, 7),
+        (["--wind", "-1,3"], -1, 3),
+        (["--window", "3,4"], 3, 4),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_windows_that_begin_with_a_minus_are_parsed(words, left, right):
+    ran = cli("explain", "--json", "--device", "cpu", "--seq", "100", *words, "--dtype", "float32")
+    assert ran.returncode == 0, ran.stderr
+    problem = json.loads(ran.stdout)["plan"]["problem"]
+    assert (problem["window_left"], problem["window_right"]) == (left, right)
+
+
+def test_a_window_that_is_none_is_refused():
+    for words in (["--window", "-1"], ["--window", "--causal"], ["--window", "-1,x"], ["--seq", "-1,0"]):
+        ran = cli("explain", "--device", "cpu", *words)
+        assert ran.returncode == 2
+        assert words[0] in ran.stderr
+
+
+def test_commands_share_the_names_of_their_flags():
+    """What one command calls --seq, another --seqs, and so on: each takes both."""
+    plans = []
+    for seq, dim, dim_v, dtype in (
+        ("--seq", "--head-dim", "--head-dim-v", "--dtype"),
+        ("--seqs", "--dims", "--dim-v", "--dtypes"),
+    ):
+        words = [seq, "77", dim, "40", dim_v, "24", dtype, "float32"]
+        ran = cli("explain", "--json", "--device", "cpu", *words)
+        assert ran.returncode == 0, ran.stderr
+        plans.append(json.loads(ran.stdout)["plan"])
+        ran = cli("bench", "--json", "--device", "cpu", *words, "--masks", "full", "--peers", "--rounds", "1")
+        assert ran.returncode == 0, ran.stderr
+        measured = json.dumps(json.loads(ran.stdout))
+        assert "77" in measured and "float32" in measured
+    assert plans[0] == plans[1]
+    assert (plans[0]["problem"]["seq_k"], plans[0]["problem"]["head_dim_v"]) == (77, 24)
+
+
+def test_info_counts_no_gpu_as_none(monkeypatch, capsys):
+    """ "GPUs 0: no driver" reads like what GPU number 0 has."""
+    facts = info_command.collect()
+    monkeypatch.setattr(info_command, "collect", lambda: facts)
+    facts["build"].update(cuda=True, cuda_description="CUDA 13")
+    for count, reason, line in ((0, "no driver", "none; no driver"), (1, "too old", "1; too old"), (2, "", "2")):
+        facts["gpu"].update(count=count, reason=reason)
+        info_command.run(False)
+        assert re.search(f"^GPUs +{line} *$", capsys.readouterr().out, re.MULTILINE)

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_args(flags.joined(sys.argv[1:] if argv is None else argv))
     # The commands import rich, which `--help` and a mistyped command can do without.
     if arguments.command == "check":
         from flashcute.cli import check
@@ -86,12 +86,14 @@ def _give_up_output() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the return value is the exit code."""
+    if sys.stdout is None:  # closed by the caller, so that print() says nothing to nobody
+        print("flashcute: cannot write the output: standard output is closed", file=sys.stderr)
+        return _USAGE
     try:
         try:
             return _run(argv)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 OPTIONAL_TENSORS = ("mask", "dense_mask", "block_mask", "bias", "alibi_slopes", "sinks", "seqused_k")
@@ -30,6 +31,18 @@ def _window(text: str) -> tuple[int, int]:
     return left, right
 
 
+def joined(argv: Sequence[str]) -> list[str]:
+    """The arguments with `--window -1,0` as `--window=-1,0`: argparse takes what begins with a minus for an option."""
+    result: list[str] = []
+    for word in argv:
+        after = len(result) > 0 and len(result[-1]) > 2 and "--window".startswith(result[-1])
+        if after and re.fullmatch(r"-\d+,[+-]?\d+", word):
+            result[-1] += f"={word}"
+        else:
+            result.append(word)
+    return result
+
+
 def _add_backend(parser: Any) -> None:
     parser.add_argument(
         "--backend", choices=BACKENDS, help="a family of kernels, or all those of a device (default: the fastest)"
@@ -41,7 +54,9 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
     of.add_argument("--batch", type=whole(0), default=BATCH, metavar="N", help=f"(default {BATCH})")
     of.add_argument("--heads", type=whole(1), default=16, metavar="N", help="of q (default 16)")
     of.add_argument("--heads-k", type=whole(1), metavar="N", help="of k and v (default: as many as of q)")
-    of.add_argument("--seq", type=whole(0), default=SEQ, metavar="N", help=f"length of q, k and v (default {SEQ})")
+    of.add_argument(
+        "--seq", "--seqs", type=whole(0), default=SEQ, metavar="N", help=f"length of q, k and v (default {SEQ})"
+    )
     of.add_argument("--seq-q", type=whole(0), metavar="N", help="length of q alone")
     of.add_argument("--seq-k", type=whole(0), metavar="N", help="length of k and v alone")
     of.add_argument(
@@ -51,9 +66,9 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="packed: the length of each member, in place of --batch and --seq",
     )
-    of.add_argument("--head-dim", type=whole(1), default=128, metavar="N", help="of q and k (default 128)")
-    of.add_argument("--head-dim-v", type=whole(1), metavar="N", help="of v and out (default: that of q)")
-    of.add_argument("--dtype", choices=("float16", "bfloat16", "float32"), default="bfloat16")
+    of.add_argument("--head-dim", "--dims", type=whole(1), default=128, metavar="N", help="of q and k (default 128)")
+    of.add_argument("--head-dim-v", "--dim-v", type=whole(1), metavar="N", help="of v and out (default: that of q)")
+    of.add_argument("--dtype", "--dtypes", choices=("float16", "bfloat16", "float32"), default="bfloat16")
     of.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of the axes (default bhsd)")
     of.add_argument("--causal", action="store_true")
     of.add_argument("--alignment", choices=("bottom_right", "top_left"), default="bottom_right")
@@ -61,7 +76,7 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
         "--window",
         type=_window,
         metavar="LEFT,RIGHT",
-        help="keys seen beside the diagonal, -1: unbounded (--window=-1,16)",
+        help="keys seen beside the diagonal, -1: unbounded (--window -1,16)",
     )
     of.add_argument("--softcap", type=float, metavar="X")
     of.add_argument("--dropout", type=float, metavar="P")
@@ -114,12 +129,14 @@ def _add_bench(commands: Any) -> None:
         "mode", nargs="?", choices=BENCH_MODES, default="forward", help="what to measure (default forward)"
     )
     parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N")
-    parser.add_argument("--seqs", type=whole(1), nargs="+", metavar="N", help="lengths; decode: of the keys")
-    parser.add_argument("--dims", type=whole(1), nargs="+", metavar="N", help="head dims")
-    parser.add_argument("--dim-v", type=whole(1), metavar="N", help="head dim of v and out (default: as of q)")
+    parser.add_argument("--seqs", "--seq", type=whole(1), nargs="+", metavar="N", help="lengths; decode: of the keys")
+    parser.add_argument("--dims", "--head-dim", type=whole(1), nargs="+", metavar="N", help="head dims")
+    parser.add_argument(
+        "--dim-v", "--head-dim-v", type=whole(1), metavar="N", help="head dim of v and out (default: as of q)"
+    )
     parser.add_argument("--masks", choices=("full", "causal"), nargs="+", help="default: both")
     parser.add_argument(
-        "--dtypes", choices=BENCH_DTYPES, nargs="+", help="default: GPU bfloat16, CPU float32 and bfloat16"
+        "--dtypes", "--dtype", choices=BENCH_DTYPES, nargs="+", help="default: GPU bfloat16, CPU float32 and bfloat16"
     )
     parser.add_argument("--batch", type=whole(1), metavar="N", help="default: GPU --tokens / length, CPU and memory 1")
     parser.add_argument("--tokens", type=whole(1), metavar="N", help="batch x length where --batch is not given")

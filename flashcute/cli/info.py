@@ -45,7 +45,7 @@ def _print_build(to: Console, info: dict[str, Any]) -> None:
         "compiler": f"{build['compiler']}, {build['type']}",
         "CUDA build": build["cuda_description"],
         "CPU": f"{info['cpu']['isa']}, {info['cpu']['threads']} threads",
-        "GPUs": f"{count}: {why}" if why else str(count),
+        "GPUs": f"{count or 'none'}; {why}" if why else str(count),
     }
     to.print(screen.table(to, ("", ""), [(f"{name:<13}", fact) for name, fact in facts.items()]))
     # On a line each, however long: paths are there to be copied.

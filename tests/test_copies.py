@@ -132,7 +132,12 @@ def test_a_pickle_is_made_again_in_another_process():
 
 @duplicated
 def test_tensor_descriptors(duplicate):
-    for made in (D((2, 3), (1, 2), "float16"), D((), dtype="int8"), D((1, 2, 3), device="h100"), D((0,), device="cuda:3")):
+    for made in (
+        D((2, 3), (1, 2), "float16"),
+        D((), dtype="int8"),
+        D((1, 2, 3), device="h100"),
+        D((0,), device="cuda:3"),
+    ):
         assert duplicate(made) == made
         assert hash(duplicate(made)) == hash(made)
 

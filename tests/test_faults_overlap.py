@@ -126,12 +126,16 @@ def test_an_output_in_the_memory_of_an_optional_tensor_is_refused(qkv, device, p
     room = torch.zeros(1 + 4 * 600 * 64 * 2 // 4 + given.numel() * given.element_size() // 4, device=device)
     results = room[: 4 * 600 * 64 * 2 // 4].view(torch.float16).view(SHAPE)
     end = results.numel() * 2 - 4  # the last element of out and the first of the other share four bytes
-    inside = room.view(torch.uint8)[end : end + given.numel() * given.element_size()].view(given.dtype).view(given.shape)
+    inside = (
+        room.view(torch.uint8)[end : end + given.numel() * given.element_size()].view(given.dtype).view(given.shape)
+    )
     inside.copy_(given)
     kept = inside.clone()
     call(path, *qkv, **{name: given}, out=results)
     inside.copy_(given)
-    with pytest.raises(flashcute.BadParamError, match=rf"\(out\): expected memory of its own, given memory that overlaps {name}\b"):
+    with pytest.raises(
+        flashcute.BadParamError, match=rf"\(out\): expected memory of its own, given memory that overlaps {name}\b"
+    ):
         call(path, *qkv, **{name: inside}, out=results)
     assert torch.equal(inside, kept)
 
@@ -139,10 +143,14 @@ def test_an_output_in_the_memory_of_an_optional_tensor_is_refused(qkv, device, p
 def test_lse_and_weights_in_the_memory_of_an_input_are_refused(qkv, device):
     q, k, v = (x[:, :, :40] for x in qkv)
     scores = torch.zeros(1, 4, 40, 40, device=device)
-    with pytest.raises(flashcute.BadParamError, match=r"\(probs\): expected memory of its own, given memory that overlaps bias"):
+    with pytest.raises(
+        flashcute.BadParamError, match=r"\(probs\): expected memory of its own, given memory that overlaps bias"
+    ):
         call("descriptor", q, k, v, bias=scores, probs=scores)
     lse = torch.zeros(1, 4, 40, device=device)
-    with pytest.raises(flashcute.BadParamError, match=r"\(lse\): expected memory of its own, given memory that overlaps sinks"):
+    with pytest.raises(
+        flashcute.BadParamError, match=r"\(lse\): expected memory of its own, given memory that overlaps sinks"
+    ):
         call("descriptor", q, k, v, sinks=lse[0, 3, 36:], lse=lse)
 
 
@@ -154,7 +162,9 @@ def test_packed_lengths_in_the_memory_of_a_result_are_refused(device):
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         inside.copy_(bounds)
         given = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds, name: inside}
-        with pytest.raises(flashcute.BadParamError, match=rf"\(out\): expected memory of its own, given memory that overlaps {name}"):
+        with pytest.raises(
+            flashcute.BadParamError, match=rf"\(out\): expected memory of its own, given memory that overlaps {name}"
+        ):
             flashcute.attention(q, q, q, out=out, **given)
 
 
@@ -170,7 +180,9 @@ def test_heads_of_one_buffer_overlap_where_they_share_a_head(device, first):
         return
     kept = buffer.clone()
     name = "qqkkvv"[first]
-    with pytest.raises(flashcute.BadParamError, match=rf"\(out\): expected memory of its own, given memory that overlaps {name}"):
+    with pytest.raises(
+        flashcute.BadParamError, match=rf"\(out\): expected memory of its own, given memory that overlaps {name}"
+    ):
         flashcute.attention(q, k, v, layout="bshd", out=out)
     assert torch.equal(buffer, kept)
 
@@ -207,7 +219,9 @@ def test_overlap_is_found_exactly(rng):
         shared = bool(k_at & out_at)
         seen[shared] += 1
         if shared:
-            with pytest.raises(flashcute.BadParamError, match=r"\(out\): expected memory of its own, given memory that overlaps k"):
+            with pytest.raises(
+                flashcute.BadParamError, match=r"\(out\): expected memory of its own, given memory that overlaps k"
+            ):
                 flashcute.attention(q, k, v, out=out)
         else:
             flashcute.attention(q, k, v, out=out)

@@ -1,5 +1,5 @@
 """Tensors whose values a call cannot have, or whose gradient it would lose: those of a framework's transforms, those
-without values, in parts, compressed or deleted. Each is refused by argument, with what it is and what to pass instead."""
+without values, in parts, compressed or deleted. Each is refused by argument, with what it is and what to do instead."""
 
 from __future__ import annotations
 

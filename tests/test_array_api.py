@@ -1,5 +1,5 @@
-"""Producers of no framework in particular: arrays of the array API standard and bare DLPack objects. Results come back on
-the device of the inputs, and what the kernels cannot read in place is copied, whatever its strides."""
+"""Producers of no framework in particular: arrays of the array API standard and bare DLPack objects. Results come
+back on the device of the inputs, and what the kernels cannot read in place is copied, whatever its strides."""
 
 from __future__ import annotations
 

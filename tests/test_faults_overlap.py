@@ -105,6 +105,19 @@ def test_weights_are_those_of_q_where_out_replaces_it_by_the_c_api(device):
     np.testing.assert_array_equal(placed[0].float().cpu().numpy(), expected.out)
 
 
+@pytest.mark.parametrize("device", ["a100", "h100"])
+def test_plans_with_weights_stage_q(device):
+    """On a GPU the weights are made after out, by a kernel of their own."""
+    rows = flashcute.TensorDescriptor((2, 4, 600, 64), dtype="float16", device=device)
+    try:
+        plan = flashcute.AttentionDescriptor(rows, rows, rows, return_probs=True).plan
+    except flashcute.NotImplementedByKernelError:
+        pytest.skip("this build has no GPU kernels")
+    assert plan["staged"] == ["q"]
+    assert plan["workspace"] >= 2 * 4 * 600 * 64 * 2
+    assert flashcute.AttentionDescriptor(rows, rows, rows).plan["staged"] == []
+
+
 def views(device):
     """A call with every optional tensor that this device has kernels for, each in memory of its own."""
     made = {

@@ -38,6 +38,7 @@ bool has_tangent(PyObject* x) {
   return !nb::object(dual.attr("tangent")).is_none();
 }
 
+// TensorFlow's eager tapes and accumulators.
 bool is_on_tape(PyObject* x) {
   return nb::cast<bool>(nb::module_::import_("flashcute._refusals").attr("is_on_tape")(nb::borrow(x)));
 }
@@ -58,8 +59,7 @@ void GradGuard::check(PyObject* x, const Producer& producer, Where where) {
   if (producer.tensorflow && is_on_tape(x)) {
     fail(FLASHCUTE_STATUS_NOT_IMPLEMENTED, where,
          "expected a tensor that no GradientTape or ForwardAccumulator watches, given a watched one; the backward pass "
-         "is "
-         "not in this release: call under tape.stop_recording() or pass tensorflow.stop_gradient(",
+         "is not in this release: call under tape.stop_recording() or pass tensorflow.stop_gradient(",
          where.argument, ")");
   }
   if (producer.kind != ProducerKind::kTorch) return;

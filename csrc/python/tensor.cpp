@@ -117,7 +117,7 @@ nb::object call_dlpack(PyObject* x, bool on_gpu, nb::handle stream, bool version
   return nb::borrow(x).attr("__dlpack__")(**keywords);
 }
 
-// What Python's side of the module knows of x, which cannot be read. Never fails.
+// What Python's half of the package knows of x, which cannot be read: "" or the rest of a sentence.
 std::string hint_of(const char* function, PyObject* x, Where where) {
   const nb::object module = nb::steal(PyImport_ImportModule("flashcute._refusals"));
   if (!module.is_valid()) throw nb::python_error();

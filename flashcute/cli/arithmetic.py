@@ -20,8 +20,8 @@ def faults(device: str) -> list[str]:
     found = []
     if not (np.array([2.0**-126], dtype=np.float32) * np.float32(0.25)).any():
         found.append(
-            "this process flushes subnormal numbers to zero, which some library in it has asked for when it was loaded: "
-            f"{_HINT} where it is linked with"
+            "this process flushes subnormal numbers to zero, as a library in it asked for when it was loaded: "
+            f"{_HINT} to those that are linked with it"
         )
     for dtype in ("float32", "float16", "bfloat16") if device == "cpu" else ("float16", "bfloat16"):
         found += [f"{dtype} attention on {device} {what}; {_HINT}" for what in _of_library(device, dtype)]

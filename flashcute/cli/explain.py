@@ -154,7 +154,7 @@ def _plan_facts(plan: dict[str, Any]) -> dict[str, str]:
     else:
         facts["grid"] = f"{plan['grid']} independent tiles, on {plan['threads']} threads at most"
     facts["splits"] = "1: no kernel of this version splits the keys of a row"
-    staged = f", copied for their alignment: {', '.join(plan['staged'])}" if plan["staged"] else ""
+    staged = f", copied first: {', '.join(plan['staged'])}" if plan["staged"] else ""
     facts["workspace"] = f"{plan['workspace']} bytes{staged}"
     return facts
 

@@ -15,9 +15,9 @@ from flashcute.cli import main as flashcute
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seqs", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--dims", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--masks", nargs="+", choices=["full", "causal"], default=["full", "causal"])
+    parser.add_argument("--seqs", "--seq", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--dims", "--head-dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--masks", "--mask", nargs="+", choices=["full", "causal"], default=["full", "causal"])
     parser.add_argument("--dtype", choices=["bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", help="also write the run to this file")

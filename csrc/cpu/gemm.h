@@ -50,18 +50,22 @@ struct Gemm {
     }
   }
 
-  // c(r, :) = factor[r] * c(r, :) + a(r, :) * b
+  // c(r, :) = factor[r] * c(r, :) + a(r, :) * b. The product has registers of its own: a chain of additions then ends
+  // with its tile, however many tiles c is the sum of.
   template <int R, int V>
   static void update(const float* factor, const float* a, int64_t lda, const float* b, int64_t count, float* c,
                      int64_t ldc) {
     Vec acc[R][V];
     for (int r = 0; r < R; ++r) {
-      const Vec f = Simd::set1(factor[r]);
-      for (int v = 0; v < V; ++v) acc[r][v] = Simd::mul(Simd::load(c + r * ldc + v * kLanes), f);
+      for (int v = 0; v < V; ++v) acc[r][v] = Simd::zero();
     }
     accumulate<R, V>(acc, a, lda, b, count);
     for (int r = 0; r < R; ++r) {
-      for (int v = 0; v < V; ++v) Simd::store(c + r * ldc + v * kLanes, acc[r][v]);
+      const Vec f = Simd::set1(factor[r]);
+      for (int v = 0; v < V; ++v) {
+        float* to = c + r * ldc + v * kLanes;
+        Simd::store(to, Simd::fma(Simd::load(to), f, acc[r][v]));
+      }
     }
   }
 

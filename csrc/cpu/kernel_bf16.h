@@ -24,6 +24,7 @@ struct Bf16Kernel {
   static constexpr int kStep = 32;
   static constexpr bool kPrecise = false;
   static constexpr bool kRounded = true;  // the weights become bfloat16
+  static constexpr float kHugeValue = 0x1p114f;
 
   FC_INLINE Vec dot(Vec a, Vec b, Vec c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
@@ -34,12 +35,24 @@ struct Bf16Kernel {
     return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1u), p);
   }
 
-  static void pack_queries_row(const BF16* q, int64_t head_dim, float* packed) {
+  // Returns the largest magnitude, of a row without NaN.
+  static float pack_queries_row(const BF16* q, int64_t head_dim, float* packed) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fff0000);
+    __m512i largest = _mm512_setzero_si512();
     for (int64_t c = 0; c < head_dim; c += 32) {
       const int64_t n = head_dim - c;
       const int pairs = n >= 32 ? 16 : static_cast<int>((n + 1) / 2);
-      Simd::store(packed + c / 2, _mm512_castsi512_ps(load_words(q + c, n)), pairs);
+      const __m512i words = load_words(q + c, n);
+      largest = _mm512_max_epu32(largest, _mm512_and_si512(words, magnitude));
+      largest = _mm512_max_epu32(largest, _mm512_and_si512(_mm512_slli_epi32(words, 16), magnitude));
+      Simd::store(packed + c / 2, _mm512_castsi512_ps(words), pairs);
     }
+    return from_bits(_mm512_reduce_max_epu32(largest));
+  }
+
+  static void scale_queries_row(float* packed, int64_t head_dim, float factor) {
+    BF16* words = reinterpret_cast<BF16*>(packed);
+    for (int64_t c = 0; c < head_dim; ++c) from_float(to_float(words[c]) * factor, words[c]);
   }
 
   static void pack_keys(const BF16* k, int64_t row, int n, int64_t head_dim, const bool* hidden, float* packed) {
@@ -66,21 +79,22 @@ struct Bf16Kernel {
                                          5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    __mmask32 nonfinite = 0;
+    const __m512i huge = _mm512_set1_epi16(static_cast<short>((127 + 114) << 7));  // kHugeValue's bits
+    __mmask32 spotted = 0;
     for (int j = 0; j < n; j += 2) {
       const bool first = !(hidden && hidden[j]);
       const bool second = j + 1 < n && !(hidden && hidden[j + 1]);
       for (int64_t c = 0; c < head_dim_v; c += 32) {
         const __m512i a = first ? load_words(v + j * row + c, head_dim_v - c) : _mm512_setzero_si512();
         const __m512i b = second ? load_words(v + (j + 1) * row + c, head_dim_v - c) : _mm512_setzero_si512();
-        nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent);
-        nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
+        spotted |= _mm512_cmpge_epu16_mask(_mm512_and_si512(a, exponent), huge);
+        spotted |= _mm512_cmpge_epu16_mask(_mm512_and_si512(b, exponent), huge);
         float* to = packed + (c / kPanel) * kPanel * (kBlockN / 2) + (j / 2) * kPanel + c % kPanel;
         Simd::store(to, _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, low, b)));
         Simd::store(to + 16, _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, high, b)));
       }
     }
-    return nonfinite == 0;
+    return spotted == 0;
   }
 
   FC_INLINE Vec rounded(const Vec* p) { return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(p[1], p[0])); }

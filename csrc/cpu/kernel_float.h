@@ -23,16 +23,30 @@ struct FloatKernel {
   static constexpr int kStep = kLanes;    // keys that the softmax takes at a time
   static constexpr bool kPrecise = true;  // exp2 to float32's precision
   static constexpr bool kRounded = false;
+  static constexpr float kHugeValue = 0x1p114f;
 
   FC_INLINE Vec dot(Vec a, Vec b, Vec c) { return Simd::fma(a, b, c); }
 
-  static void pack_queries_row(const Element* q, int64_t head_dim, float* packed) {
+  // Returns the largest magnitude, of a row without NaN.
+  static float pack_queries_row(const Element* q, int64_t head_dim, float* packed) {
+    Vec largest = Simd::zero();
     int64_t c = 0;
-    for (; c + kLanes <= head_dim; c += kLanes) Simd::store(packed + c, Simd::load(q + c));
+    for (; c + kLanes <= head_dim; c += kLanes) {
+      const Vec x = Simd::load(q + c);
+      largest = Simd::max(Simd::abs(x), largest);
+      Simd::store(packed + c, x);
+    }
     if (c < head_dim) {
       const int n = static_cast<int>(head_dim - c);
-      Simd::store(packed + c, Simd::load(q + c, n), n);
+      const Vec x = Simd::load(q + c, n);
+      largest = Simd::max(Simd::abs(x), largest);
+      Simd::store(packed + c, x, n);
     }
+    return Simd::reduce_max(largest);
+  }
+
+  static void scale_queries_row(float* packed, int64_t head_dim, float factor) {
+    for (int64_t c = 0; c < head_dim; ++c) packed[c] *= factor;
   }
 
   // Loads lanes c.. of up to kLanes keys, zeros for those that hidden names or that lie beyond n.
@@ -63,8 +77,9 @@ struct FloatKernel {
     }
   }
 
-  // Returns whether all visible values are finite.
+  // Returns whether all visible values are finite and below kHugeValue.
   static bool pack_values(const Element* v, int64_t row, int n, int64_t head_dim_v, const bool* hidden, float* packed) {
+    const Vec over = Simd::set1(0x1p127f / kHugeValue * 2);  // times that, huge values are infinite
     Vec seen = Simd::zero();
     for (int j = 0; j < n; ++j) {
       float* to = packed + j * kPanel;
@@ -75,7 +90,7 @@ struct FloatKernel {
         if (!skip) {
           x = c + kLanes <= head_dim_v ? Simd::load(from + c) : Simd::load(from + c, static_cast<int>(head_dim_v - c));
         }
-        seen = Simd::spot_nonfinite(seen, x);
+        seen = Simd::spot_nonfinite(seen, Simd::mul(x, over));
         Simd::store(to + (c / kPanel) * kPanel * kBlockN + c % kPanel, x);
       }
     }

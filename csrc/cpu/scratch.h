@@ -15,14 +15,20 @@ struct Range {
 template <class K>
 struct Scratch {
   static constexpr int kStrips = 8;                       // strips whose scores are held at once
+  static constexpr int64_t kKeysPerSum = 4096;            // whose sums are float32; those of more are float64
   static constexpr int kScoreStride = K::kBlockN + 16;    // not a power of two, for the L1 cache's sets
   static constexpr int kBlocks = K::kBlockN / K::kLanes;  // vectors of a row of scores
 
-  float* q;           // (rows, q_stride)
-  float* o;           // (rows, o_stride), not yet normalised
-  float* m;           // (rows) largest score so far, log2 units
-  float* l;           // (rows, lanes) sum of weights, a partial sum in each lane
-  float* d;           // (rows, lanes) the same of the weights that values are multiplied by; l where none is rounded
+  float* q;           // (rows, q_stride), each row divided by a power of two
+  double* q_scale;    // (rows) that power
+  float* factor;      // (rows) score_factor * q_scale
+  double* m;          // (rows) largest score so far, log2 units
+  float* o;           // (rows, o_stride) of the last up to kKeysPerSum keys, not yet normalised
+  float* l;           // (rows, l_stride) sum of their weights, a partial sum in each lane; behind it, where weights are
+                      // rounded, the same of the weights that values are multiplied by
+  double* total_o;    // (rows, o_stride) of all earlier keys
+  double* total_l;    // (rows, l_stride)
+  double* total_m;    // (rows) what these two refer to
   int64_t* lo;        // (rows) first visible key by the band
   int64_t* hi;        // (rows) one beyond the last
   float* k;           // packed keys of the tile
@@ -37,6 +43,7 @@ struct Scratch {
   bool* hidden;       // (kBlockN) by the key mask
   Range* visible;     // (rows) keys of the tile that each row may see by band and block mask; with a block mask alone
   int64_t q_stride, o_stride;
+  static constexpr int64_t l_stride = (K::kRounded ? 2 : 1) * K::kLanes;
 
   static constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -53,11 +60,14 @@ struct Scratch {
     };
     const int64_t held = kStrips * K::kStrip;
     take(s.q, rows * s.q_stride);
-    take(s.o, rows * s.o_stride);
+    take(s.q_scale, rows);
+    take(s.factor, rows);
     take(s.m, rows);
-    take(s.l, rows * K::kLanes);
-    s.d = s.l;
-    if (K::kRounded) take(s.d, rows * K::kLanes);
+    take(s.o, rows * s.o_stride);
+    take(s.l, rows * l_stride);
+    take(s.total_o, rows * s.o_stride);
+    take(s.total_l, rows * l_stride);
+    take(s.total_m, rows);
     take(s.lo, rows);
     take(s.hi, rows);
     take(s.k, K::kBlockN * s.q_stride);

@@ -16,6 +16,7 @@ struct KeyTile {
   int n = 0;
   bool some_hidden = false;   // by the key mask
   bool values_finite = true;  // otherwise hidden values must not even be multiplied by zero
+  float value_scale = 1;      // by which weights of values shrink, so that sums of huge values stay finite
 };
 
 template <class K>
@@ -27,6 +28,7 @@ struct Softmax {
   // The fma that multiplies a score and takes the row's largest off rounds once, but the largest was rounded before: by
   // up to 16 powers of two here, and soon by more than a weight can hold. From here on products are rounded first.
   static constexpr float kLargestUnrounded = 0x1p28f;
+  static constexpr float kLargestFactor = 0x1p64f;  // larger ones could make NaN of a product of 0
 
   // A few rows of queries, from row `first` of the unit, and their part of the scratch.
   struct Strip {
@@ -88,10 +90,11 @@ struct Softmax {
     return sums;
   }
 
-  // The same with the visible keys noted and dropped weights zeroed, each if asked for by a pointer.
-  static Sums weigh_with_care(float* s, int begin, int end, float factor, float reference, uint32_t* seen,
-                              const float* keep) {
-    const Vec f = Simd::set1(factor), minus = Simd::set1(-reference);
+  // The same with the visible keys noted and dropped weights zeroed, each if asked for by a pointer, and the weights of
+  // values scaled.
+  static Sums weigh_with_care(float* s, int begin, int end, float factor, float reference, float value_scale,
+                              uint32_t* seen, const float* keep) {
+    const Vec f = Simd::set1(factor), minus = Simd::set1(-reference), scale = Simd::set1(value_scale);
     Sums sums;
     for (int j = begin; j < end; j += kStep) {
       Vec p[kStep / kLanes];
@@ -103,6 +106,7 @@ struct Softmax {
         sums.exact = Simd::add(sums.exact, p[i]);
       }
       if constexpr (K::kRounded) sums.rounded = K::add_rounded(sums.rounded, p);
+      for (Vec& x : p) x = Simd::mul(x, scale);
       for (int i = 0; keep && i < kStep / kLanes; ++i) p[i] = Simd::mul(p[i], Simd::load(keep + j + i * kLanes));
       K::store_weights(s, j, p);
     }
@@ -123,47 +127,56 @@ struct Softmax {
     const bool general = row_terms || tile.some_hidden || job.softcap_log2 != 0 || !(job.score_factor > 0);
 
     float factor[K::kStrip];  // what remains to be multiplied
-    float center[K::kStrip];  // what the scores of a row were moved by
-    float reference[K::kStrip + kLanes];
+    float offset[K::kStrip];  // what then remains to be taken off
     float shrink[K::kStrip + kLanes];
     for (int r = 0; r < strip.rows; ++r) {
-      const float before = scratch.m[strip.first + r];
-      float after = before;
-      center[r] = 0.0f;
-      factor[r] = general ? 1.0f : job.score_factor;
+      const double before = scratch.m[strip.first + r];
+      double after = before;
+      double center = 0;  // what the scores of the row were moved by
+      factor[r] = scratch.factor[strip.first + r];
       if (!strip.ranges[r].empty()) {
-        if (general) {
-          center[r] = finish_scores(job, unit, scratch, tile, strip, r);
-        } else {
-          hide_edges(strip.row(r), strip.ranges[r]);
-        }
         const int begin = step_down(strip.ranges[r].lo), end = step_up(strip.ranges[r].hi);
-        const float top = largest(strip.row(r), begin, end) * factor[r];
-        if (!general && __builtin_fabsf(top) >= kLargestUnrounded) {
-          Scores<K>::transform(strip.row(r), strip.row(r), begin, end, factor[r], nullptr, 0.0f);
-          factor[r] = 1.0f;
+        double top = 0;
+        bool in_units = general || factor[r] >= kLargestFactor;
+        if (!in_units) {
+          hide_edges(strip.row(r), strip.ranges[r]);
+          top = largest(strip.row(r), begin, end) * factor[r];
+          in_units = __builtin_fabs(top) >= kLargestUnrounded;
         }
-        if (top + center[r] > before) after = top + center[r];
+        if (in_units) {
+          center = finish_scores(job, unit, scratch, tile, strip, r);
+          factor[r] = Scores<K>::kUnit;
+          top = center + static_cast<double>(largest(strip.row(r), begin, end)) * factor[r];
+          if (__builtin_fabs(top) < kLargestUnrounded) top = static_cast<float>(top);  // as it will be taken off
+        }
+        after = top > before ? top : before;
         scratch.m[strip.first + r] = after;
       }
-      reference[r] = after == -__builtin_inff() ? 0.0f : after;
-      shrink[r] = before - reference[r];
+      const double reference = after == -__builtin_inf() ? 0.0 : after;
+      offset[r] = static_cast<float>(reference - center);  // infinite where no key of this tile has any weight
+      shrink[r] = static_cast<float>(before - reference);
     }
     for (int r = 0; r < strip.rows; r += kLanes) {
       Simd::store(strip.correction + r, Simd::template exp2<true>(Simd::load(shrink + r)));
     }
     for (int r = 0; r < strip.rows; ++r) {
       if (strip.ranges[r].empty()) strip.correction[r] = 1.0f;
-      weigh_row(job, unit, scratch, tile, strip, r, factor[r], reference[r] - center[r]);
+      weigh_row(job, unit, scratch, tile, strip, r, factor[r], offset[r]);
     }
   }
 
  private:
-  // Softcap, bias, ALiBi, masks and edges on one row. Returns what the scores were moved by: float32's products are
-  // added to once more with the row's maximum taken off first, since a score near 100 carries a rounding that its
-  // weight shows.
-  static float finish_scores(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
-                             const Strip& strip, int r) {
+  FC_INLINE float to_finite(double x) {
+    constexpr double kMost = 0x1.fffffep127;
+    return static_cast<float>(x > kMost ? kMost : x < -kMost ? -kMost : x);
+  }
+
+  // Softcap, bias, ALiBi, masks and edges on one row; the scores are then in units of kUnit. Returns what they were
+  // moved by, log2 units: float32's products are added to once more with the row's maximum taken off first, since a
+  // score near 100 carries a rounding that its weight shows. Large scores move by their maximum after rounding, so that
+  // what is left has a weight, however large they were.
+  static double finish_scores(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
+                              const Strip& strip, int r) {
     const int begin = step_down(strip.ranges[r].lo), end = step_up(strip.ranges[r].hi);
     const float* addend = tile.some_hidden ? scratch.key_addend : nullptr;
     if (Scores<K>::has_row_terms(job)) {
@@ -174,22 +187,27 @@ struct Softmax {
       addend = scratch.addend;
     }
     float* row = strip.row(r);
-    float factor = job.score_factor;
+    double full_factor = job.score_factor * scratch.q_scale[strip.first + r];
     if (job.softcap_log2 != 0) {
-      Scores<K>::bend(row, begin, end, factor);
-      factor = job.softcap_log2;
+      Scores<K>::bend(row, begin, end, to_finite(full_factor));
+      full_factor = job.softcap_log2;
     }
+    const float factor = to_finite(full_factor / static_cast<double>(Scores<K>::kUnit));
     if (K::kPrecise) {
       for (int j = begin; j < end; ++j) scratch.products[j] = row[j];
     }
     Scores<K>::transform(row, row, begin, end, factor, addend, 0.0f);
     hide_edges(row, strip.ranges[r]);
-    if (!K::kPrecise) return 0.0f;
     const float top = largest(row, begin, end);
-    if (!(__builtin_fabsf(top) < kLargestUnrounded)) return 0.0f;
-    Scores<K>::transform(scratch.products, row, begin, end, factor, addend, top);
-    hide_edges(row, strip.ranges[r]);
-    return top;
+    if (!(__builtin_fabsf(top) < __builtin_inff())) return 0;
+    if (__builtin_fabsf(top) >= kLargestUnrounded / Scores<K>::kUnit) {
+      Scores<K>::move(row, begin, end, top);
+    } else {
+      if (!K::kPrecise) return 0;
+      Scores<K>::transform(scratch.products, row, begin, end, factor, addend, top);
+      hide_edges(row, strip.ranges[r]);
+    }
+    return static_cast<double>(top) * static_cast<double>(Scores<K>::kUnit);
   }
 
   FC_INLINE void move_on(float* total, float correction, Vec sum) {
@@ -198,7 +216,7 @@ struct Softmax {
 
   // Turns the scores of one row into weights, over all keys of the strip.
   static void weigh_row(const Job& job, const Unit& unit, const Scratch<K>& scratch, const KeyTile& tile,
-                        const Strip& strip, int r, float factor, float reference) {
+                        const Strip& strip, int r, float factor, float offset) {
     constexpr int kBlocks = Scratch<K>::kBlocks;
     float* row = strip.row(r);
     const Range range = strip.ranges[r];
@@ -211,8 +229,8 @@ struct Softmax {
 
     const int begin = step_down(range.lo), end = step_up(range.hi);
     Sums sums;
-    if (!seen && !job.dropout) {
-      sums = weigh(row, begin, end, factor, reference);
+    if (!seen && !job.dropout && tile.value_scale == 1.0f) {
+      sums = weigh(row, begin, end, factor, offset);
     } else {
       const float* keep = nullptr;
       if (job.dropout) {
@@ -221,12 +239,13 @@ struct Softmax {
                                 scratch.keep);
         keep = scratch.keep;
       }
-      sums = weigh_with_care(row, begin, end, factor, reference, seen, keep);
+      sums = weigh_with_care(row, begin, end, factor, offset, tile.value_scale, seen, keep);
     }
     clear_weights(row, strip_begin, begin);
     clear_weights(row, end, strip_end);
-    move_on(scratch.l + (strip.first + r) * kLanes, strip.correction[r], sums.exact);
-    if (K::kRounded) move_on(scratch.d + (strip.first + r) * kLanes, strip.correction[r], sums.rounded);
+    float* l = scratch.l + (strip.first + r) * scratch.l_stride;
+    move_on(l, strip.correction[r], sums.exact);
+    if (K::kRounded) move_on(l + kLanes, strip.correction[r], sums.rounded);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "cpu/gemm.h"
 #include "cpu/scratch.h"
 #include "cpu/softmax.h"
+#include "cpu/sums.h"
 #include "cpu/tile.h"
 
 namespace flashcute::cpu {
@@ -45,10 +46,9 @@ class TileLoop {
     const int64_t begin = scratch_.lo[0] / K::kBlockN * K::kBlockN;
     const int64_t end = scratch_.hi[unit_.rows - 1];
     for (int64_t j0 = begin; j0 < end; j0 += K::kBlockN) {
+      if (!for_probs && j0 % Scratch<K>::kKeysPerSum == 0) add_to_totals(j0);
       const int64_t n = unit_.len_k - j0 < K::kBlockN ? unit_.len_k - j0 : K::kBlockN;
-      if (!start_tile(j0, static_cast<int>(n))) continue;
-      if (for_probs) tile_.values_finite = false;  // each row's visible keys are then noted
-      visit_rows(for_probs);
+      if (start_tile(j0, static_cast<int>(n), for_probs)) visit_rows(for_probs);
     }
   }
 
@@ -66,21 +66,23 @@ class TileLoop {
     int64_t i = unit_.first_row / job_.group, g = unit_.first_row % job_.group;
     const Element* q = static_cast<const Element*>(unit_.q);
     for (int64_t r = 0; r < unit_.rows; ++r) {
-      K::pack_queries_row(q + g * job_.q_head + i * job_.q_row, job_.head_dim, scratch_.q + r * scratch_.q_stride);
+      const Element* query = q + g * job_.q_head + i * job_.q_row;
+      scratch_.q_scale[r] = pack_query<K>(query, job_.head_dim, scratch_.q + r * scratch_.q_stride);
+      scratch_.factor[r] = static_cast<float>(job_.score_factor * scratch_.q_scale[r]);
       int64_t lo = job_.left_bounded ? i + diagonal - left : 0;
       int64_t hi = job_.right_bounded ? i + diagonal + right + 1 : unit_.len_k;
       lo = lo < 0 ? 0 : lo > unit_.len_k ? unit_.len_k : lo;
       hi = hi < 0 ? 0 : hi > unit_.len_k ? unit_.len_k : hi;
       scratch_.lo[r] = lo;
       scratch_.hi[r] = hi;
+      if (Totals<K>::has(scratch_, r)) Totals<K>::start_row(scratch_, r);
       if (++g == job_.group) g = 0, ++i;
     }
     memset(scratch_.q + unit_.rows * scratch_.q_stride, 0,
            static_cast<size_t>((padded - unit_.rows) * scratch_.q_stride) * sizeof(float));
     memset(scratch_.o, 0, static_cast<size_t>(padded * scratch_.o_stride) * sizeof(float));
-    memset(scratch_.l, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
-    if (K::kRounded) memset(scratch_.d, 0, static_cast<size_t>(padded * kLanes) * sizeof(float));
-    for (int64_t r = 0; r < padded; ++r) scratch_.m[r] = -__builtin_inff();
+    memset(scratch_.l, 0, static_cast<size_t>(padded * scratch_.l_stride) * sizeof(float));
+    for (int64_t r = 0; r < padded; ++r) scratch_.m[r] = -__builtin_inf();
   }
 
   template <class T>
@@ -145,8 +147,8 @@ class TileLoop {
     return any;
   }
 
-  // Packs keys and values; false where the block mask or the key mask hides the whole tile.
-  bool start_tile(int64_t j0, int n) {
+  // Packs keys and, but for probs, values; false where the block mask or the key mask hides the whole tile.
+  bool start_tile(int64_t j0, int n, bool for_probs) {
     tile_.j0 = j0;
     tile_.n = n;
     tile_.some_hidden = false;
@@ -169,9 +171,44 @@ class TileLoop {
     const bool* hidden = tile_.some_hidden ? scratch_.hidden : nullptr;
     K::pack_keys(static_cast<const Element*>(unit_.k) + j0 * job_.k_row, job_.k_row, n, job_.head_dim, hidden,
                  scratch_.k);
-    tile_.values_finite = K::pack_values(static_cast<const Element*>(unit_.v) + j0 * job_.v_row, job_.v_row, n,
-                                         job_.head_dim_v, hidden, scratch_.v);
+    if (for_probs) {
+      tile_.values_finite = false;  // each row's visible keys are then noted
+      tile_.value_scale = 1;
+      return true;
+    }
+    const Element* values = static_cast<const Element*>(unit_.v) + j0 * job_.v_row;
+    tile_.values_finite =
+        K::pack_values(values, job_.v_row, n, job_.head_dim_v, hidden, scratch_.v) || look_at_values(values, n, hidden);
     return true;
+  }
+
+  // Of a tile with huge values or such that are not finite: are all finite? From the first huge one on the weights of
+  // values are scaled.
+  bool look_at_values(const Element* v, int n, const bool* hidden) {
+    bool finite = true, huge = false;
+    for (int j = 0; j < n; ++j) {
+      if (hidden && hidden[j]) continue;
+      for (int64_t c = 0; c < job_.head_dim_v; ++c) {
+        const float magnitude = __builtin_fabsf(to_float(v[j * job_.v_row + c]));
+        if (!(magnitude < __builtin_inff())) {
+          finite = false;
+        } else if (magnitude >= kHugeValue) {
+          huge = true;
+        }
+      }
+    }
+    if (huge && tile_.value_scale == 1.0f) {
+      tile_.value_scale = kHugeValueScale;
+      for (int64_t i = 0; i < unit_.rows * scratch_.o_stride; ++i) scratch_.o[i] *= kHugeValueScale;
+    }
+    return finite;
+  }
+
+  // Before key j0.
+  void add_to_totals(int64_t j0) {
+    for (int64_t r = 0; r < unit_.rows; ++r) {
+      if (scratch_.lo[r] < j0 && j0 < scratch_.hi[r]) Totals<K>::add_row(scratch_, r, tile_.value_scale);
+    }
   }
 
   FC_INLINE Range clip(int64_t lo, int64_t hi, const KeyTile& tile) {
@@ -272,13 +309,13 @@ class TileLoop {
       float* out = scratch_.o + (r0 + r) * scratch_.o_stride;
       for (int64_t c = 0; c < scratch_.o_stride; c += kLanes) {
         const float* panel = scratch_.v + c / K::kPanel * K::kPanel * (K::kBlockN / K::kPair);
-        Vec acc = Simd::mul(Simd::load(out + c), correction);
+        Vec acc = Simd::zero();
         for (int j = range.lo; j < range.hi; ++j) {
           if (!(seen[j / kLanes] >> (j % kLanes) & 1u)) continue;
           const Vec value = K::value(panel, j, static_cast<int>(c % K::kPanel));
           acc = Simd::fma(Simd::set1(K::weight(weights, j)), value, acc);
         }
-        Simd::store(out + c, acc);
+        Simd::store(out + c, Simd::fma(Simd::load(out + c), correction, acc));
       }
     }
   }
@@ -324,41 +361,36 @@ class TileLoop {
   // Normalises and stores out and LSE.
   void finish_rows() {
     int64_t i = unit_.first_row / job_.group, g = unit_.first_row % job_.group;
-    const float gain = job_.dropout ? job_.dropout_scale : 1.0f;
     for (int64_t r = 0; r < unit_.rows; ++r) {
-      const float l = Simd::reduce_add(Simd::load(scratch_.l + r * kLanes));
-      const float denominator = K::kRounded ? Simd::reduce_add(Simd::load(scratch_.d + r * kLanes)) : l;
-      double top = scratch_.m[r], sum = l;
-      float factor = gain / denominator;
-      if (job_.sinks) {
-        const double sink = static_cast<double>(sink_of(unit_.first_head + g)) * 1.4426950408889634;
-        const double both = top >= sink ? top : sink;  // a NaN sink makes NaN, also of an empty row's LSE
-        if (both == -__builtin_inf()) {
-          sum = 0;
-        } else {
-          const double rescaled = ::exp2(top - both);
-          const double weight = ::exp2(sink - both);
-          sum = l * rescaled + weight;
-          factor = static_cast<float>(gain * rescaled / (denominator * rescaled + weight));
-          top = both;
-        }
-      }
-      const bool none = l == 0;  // no visible key
-      Element* out = static_cast<Element*>(unit_.out) + g * job_.out_head + i * job_.out_row;
+      const bool has_totals = Totals<K>::has(scratch_, r);
+      if (has_totals) Totals<K>::add_row(scratch_, r, tile_.value_scale);
       float* o = scratch_.o + r * scratch_.o_stride;
-      const Vec scale = Simd::set1(factor);
+      RowSums sums = has_totals ? Totals<K>::row_sums(scratch_.m[r], scratch_.total_l + r * scratch_.l_stride)
+                                : Totals<K>::row_sums(scratch_.m[r], scratch_.l + r * scratch_.l_stride);
+      const bool none = sums.weights == 0;  // no visible key
+      double factor = (job_.dropout ? job_.dropout_scale : 1.0) / sums.values;
+      const double sink = job_.sinks ? static_cast<double>(sink_of(unit_.first_head + g)) : -__builtin_inf();
+      if (sink != -__builtin_inf()) factor *= add_sink(sums, sink);
+      Vec scale = Simd::set1(static_cast<float>(factor));
+      if (has_totals || tile_.value_scale != 1.0f) {
+        Totals<K>::normalise(scratch_, r, has_totals, factor, tile_.value_scale, !job_.dropout);
+        scale = Simd::set1(1.0f);
+      }
+      Element* out = static_cast<Element*>(unit_.out) + g * job_.out_head + i * job_.out_row;
       for (int64_t c = 0; c < job_.head_dim_v; c += kLanes) {
         const int n = static_cast<int>(job_.head_dim_v - c < kLanes ? job_.head_dim_v - c : kLanes);
         Simd::store(out + c, none ? Simd::zero() : Simd::mul(Simd::load(o + c), scale), n);
       }
-      if (unit_.probs) o[0] = factor;
+      if (unit_.probs) o[0] = static_cast<float>(factor);
       if (unit_.lse) {
-        const double log_sum = sum == 0 ? -__builtin_inf() : (top + ::log2(sum)) * 0.6931471805599453;
-        unit_.lse[g * job_.lse_head + i * job_.lse_row] = static_cast<float>(log_sum);
+        unit_.lse[g * job_.lse_head + i * job_.lse_row] = none ? static_cast<float>(sink) : log_sum(sums);
       }
       if (++g == job_.group) g = 0, ++i;
     }
   }
+
+  // Sums of kKeysPerSum values below the first, or of any ones times the second, are finite.
+  static constexpr float kHugeValue = K::kHugeValue, kHugeValueScale = 0x1p-14f;
 
   const Job& job_;
   const Unit& unit_;

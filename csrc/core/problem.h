@@ -2,6 +2,7 @@
 // Plain data without pointers; the pointers of one run are Buffers.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -78,6 +79,9 @@ struct Lengths {
 struct Dropout {
   float p = 0.0f;
   bool state_on_device = false;
+  // A weight stays where its random word is not below this.
+  uint32_t threshold() const { return static_cast<uint32_t>(std::ceil(static_cast<double>(p) * 4294967296.0)); }
+  float keep_scale() const { return static_cast<float>(1.0 / (1.0 - static_cast<double>(p))); }
 };
 
 struct Problem {

@@ -1,7 +1,6 @@
 // The CPU kernels as dispatch sees them: one for each element type. Splits a problem into units of query rows that
 // share a key head, and hands them to the threads.
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "core/backend.h"
@@ -126,8 +125,8 @@ Job make_job(const Problem& p, const Plan& plan, const Buffers& buffers) {
   job.probs_keys = p.seq_k;
   job.max_rows = plan.block_m;
   const double scale = p.scale;
-  job.score_factor = static_cast<float>(p.softcap != 0 ? scale / p.softcap : scale * kLog2E);
-  job.softcap_log2 = static_cast<float>(p.softcap * kLog2E);
+  job.score_factor = p.softcap != 0 ? scale / p.softcap : scale * kLog2E;
+  job.softcap_log2 = p.softcap * kLog2E;
   job.left_bounded = p.band.left != Band::kUnbounded;
   job.right_bounded = p.band.right != Band::kUnbounded;
   job.left = p.band.left;
@@ -149,10 +148,9 @@ Job make_job(const Problem& p, const Plan& plan, const Buffers& buffers) {
     job.sink_head = p.sinks.head;
   }
   if (p.dropout.p > 0) {
-    const double drop = p.dropout.p;
     job.dropout = true;
-    job.dropout_threshold = static_cast<uint64_t>(std::ceil(drop * 4294967296.0));
-    job.dropout_scale = static_cast<float>(1 / (1 - drop));
+    job.dropout_threshold = p.dropout.threshold();
+    job.dropout_scale = p.dropout.keep_scale();
     job.seed = p.dropout.state_on_device ? buffers.dropout_state[0] : buffers.seed;
     job.offset = p.dropout.state_on_device ? buffers.dropout_state[1] : buffers.offset;
   }

@@ -29,8 +29,8 @@ struct Job {
           lse_row = 0;                                                   // elements
   int64_t probs_head = 0, probs_row = 0, probs_key = 1, probs_keys = 0;  // probs_keys: of each row, used or not
   int64_t max_rows = 0;                                                  // query rows of a unit at most
-  float score_factor = 1;                                                // scale * log2(e), or scale / softcap
-  float softcap_log2 = 0;                                                // softcap * log2(e); 0: off
+  double score_factor = 1;                                               // scale * log2(e), or scale / softcap
+  double softcap_log2 = 0;                                               // softcap * log2(e); 0: off
   bool left_bounded = false, right_bounded = false;
   int64_t left = 0, right = 0;
   bool top_left = false;
@@ -44,7 +44,7 @@ struct Job {
   FloatType sink_type = FloatType::kF32;
   int64_t sink_head = 0;
   bool dropout = false;
-  uint64_t dropout_threshold = 0;  // keep when u32 >= threshold
+  uint32_t dropout_threshold = 0;  // keep when u32 >= threshold
   float dropout_scale = 1;
   uint64_t seed = 0, offset = 0;
 };

@@ -140,10 +140,8 @@ ExtrasView extras_of(const Problem& p, const Buffers& b) {
   }
   extras.dropout.keep_scale = 1.0f;
   if (p.dropout.p > 0.0f) {
-    const double probability = static_cast<double>(p.dropout.p);
-    extras.dropout = {p.dropout.state_on_device ? b.dropout_state : nullptr, b.seed, b.offset,
-                      static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(std::ldexp(probability, 32)))),
-                      static_cast<float>(1.0 / (1.0 - probability))};
+    extras.dropout = {p.dropout.state_on_device ? b.dropout_state : nullptr, b.seed, b.offset, p.dropout.threshold(),
+                      p.dropout.keep_scale()};
   }
   return extras;
 }

@@ -26,14 +26,24 @@ void merge_row(const MergeProblem& p, int64_t batch, int64_t head, int64_t row) 
   if (empty_a || empty_b) {
     lse = empty_a && empty_b ? kEmpty : empty_a ? lse_b : lse_a;
     const T* only = empty_a ? b : a;
-    for (int64_t c = 0; c < p.head_dim; ++c) out[c] = empty_a && empty_b ? T{} : only[c];
+    const bool none = empty_a && empty_b, lost = std::isnan(lse);  // without an LSE nobody knows the weight of out
+    for (int64_t c = 0; c < p.head_dim; ++c) {
+      if (lost) {
+        from_float(lse, out[c]);
+      } else {
+        out[c] = none ? T{} : only[c];
+      }
+    }
     return;
   }
   const double top = std::max(lse_a, lse_b);
   const double ea = std::exp(lse_a - top), eb = std::exp(lse_b - top);
-  const float wa = static_cast<float>(ea / (ea + eb)), wb = static_cast<float>(eb / (ea + eb));
-  for (int64_t c = 0; c < p.head_dim; ++c) from_float(to_float(a[c]) * wa + to_float(b[c]) * wb, out[c]);
-  lse = static_cast<float>(top + std::log(ea + eb));
+  const double wa = ea / (ea + eb), wb = eb / (ea + eb);
+  for (int64_t c = 0; c < p.head_dim; ++c) {  // in double: an average of float32's largest stays below infinity
+    from_float(static_cast<float>(to_float(a[c]) * wa + to_float(b[c]) * wb), out[c]);
+  }
+  constexpr double kMost = std::numeric_limits<float>::max();
+  lse = static_cast<float>(std::min(top + std::log(ea + eb), kMost));  // infinity would be an empty row's
 }
 
 template <class T>

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from ._elements import Array, dtype_name, from_bfloat16_bits, round_to, to_bfloat16_bits, to_float
 
 __all__ = [
     "MASK_BLOCK",
@@ -73,47 +73,6 @@ class Verdict:
 
     def __bool__(self) -> bool:
         return self.ok
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Element types. bfloat16 is the type of that name from ml_dtypes where that package is installed; without it a caller
-# holds the 16 bits of each element in uint16 and converts here.
-
-
-def dtype_name(x: Array) -> str:
-    """The name of an array's element type: "float32", "float16", "bfloat16", ..."""
-    return str(x.dtype.name)
-
-
-def from_bfloat16_bits(bits: Array) -> npt.NDArray[np.float32]:
-    """The values of bfloat16 elements whose bits are held in a uint16 array."""
-    return (np.asarray(bits, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def to_bfloat16_bits(x: Array) -> npt.NDArray[np.uint16]:
-    """Rounds float32 values to bfloat16 (to nearest, ties to even) and returns their bits."""
-    values = np.ascontiguousarray(x, dtype=np.float32)
-    bits = values.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)  # rounding a NaN could carry it into infinity
-    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
-
-
-def to_float(x: Any, compute: npt.DTypeLike = np.float64) -> Array:
-    """Any float or integer array, ml_dtypes' bfloat16 included, as an array of `compute`."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
-        return np.asarray(x).astype(compute)
-
-
-def round_to(x: Array, dtype: str) -> Array:
-    """The values of x after rounding to the type called `dtype`, in x's own type."""
-    x = np.asarray(x)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if dtype == "bfloat16":
-            return from_bfloat16_bits(to_bfloat16_bits(x)).astype(x.dtype)
-        if dtype in ("float16", "float32", "float64"):
-            return x.astype(dtype).astype(x.dtype)
-    raise ValueError(f"round_to(dtype): expected float64, float32, float16 or bfloat16, given {dtype!r}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -187,13 +146,23 @@ def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: 
     i = rows[:, None]
     j = np.arange(k.shape[1])[None, :]
 
-    score = np.matmul(q, np.swapaxes(k, 1, 2)) * compute(m.scale)
+    # Scores are held in units of 2^64, which rounds nothing: float32 then holds sums of any finite biases. Queries are
+    # divided by a power of two, so that no product of finite numbers overflows either.
+    unit = 2.0**64
+    largest = np.float64(np.abs(q).max(initial=0, where=np.isfinite(q))) * q.shape[-1]
+    exponent = max(0, int(np.frexp(largest)[1]))
+    score = np.matmul(np.ldexp(q, -exponent), np.swapaxes(k, 1, 2))
+    scale = math.ldexp(m.scale, exponent)
     if m.softcap > 0:
-        score = compute(m.softcap) * np.tanh(score / compute(m.softcap))
+        limit = float(np.finfo(compute).max)
+        score = compute(m.softcap / unit) * np.tanh(score * compute(np.clip(scale / m.softcap, -limit, limit)))
+    else:
+        score = score * compute(scale / unit)
     if m.bias is not None:
-        score = score + m.bias[heads][:, rows].astype(compute)
+        score = score + m.bias[heads][:, rows].astype(compute) / compute(unit)
     if m.slopes is not None:
-        score = score - m.slopes[heads, None, None].astype(compute) * np.abs(i + m.d - j).astype(compute)
+        slopes = m.slopes[heads, None, None].astype(compute) / compute(unit)
+        score = score - slopes * np.abs(i + m.d - j).astype(compute)
 
     visible = np.broadcast_to(np.ones((), dtype=bool), score.shape).copy()
     if m.left >= 0:
@@ -213,13 +182,16 @@ def _rows_of_member(q: Array, k: Array, v: Array, rows: Array, heads: slice, m: 
 
     top = np.max(score, axis=-1, initial=-np.inf)
     if m.sinks is not None:
-        top = np.maximum(top, m.sinks[heads, None].astype(compute))
+        sink = np.broadcast_to(m.sinks[heads, None].astype(compute), top.shape)
+        top = np.maximum(top, sink / compute(unit))
     base = np.where(top == -np.inf, compute(0), top)
-    weight = np.exp(score - base[..., None])
+    weight = np.exp((score - base[..., None]) * compute(unit))
     total = weight.sum(axis=-1)
     if m.sinks is not None:
-        total = total + np.exp(m.sinks[heads, None].astype(compute) - base)
-    lse = np.where(total == 0, -np.inf, base + np.log(total))
+        total = total + np.exp((sink / compute(unit) - base) * compute(unit))
+    lse = np.where(total == 0, -np.inf, base.astype(np.float64) * unit + np.log(total))
+    if m.sinks is not None:  # a row without keys has the sink's, also an infinite one
+        lse = np.where(visible.any(axis=-1), lse, sink)
     weight = weight / np.where(total == 0, compute(1), total)[..., None]
     weight = np.where(visible, weight, compute(0))
 
@@ -449,9 +421,9 @@ def judge(
 ) -> Verdict:
     """Does a result agree with float64?
 
-    max |out - reference| <= 2 max |plain - reference| + a, a = 1e-5 for float32 and 1e-3 max |v| for the others;
-    |lse - reference| <= 1e-3 + 1e-5 |reference|; probs as out, with themselves for v; NaN and infinities in the same
-    places.
+    max |out - reference| <= 2 max |plain - reference| + a, a = 1e-5 max(1, max |v|) for float32 and 1e-3 max |v| for
+    the others; |lse - reference| <= 1e-3 + 1e-5 |reference|; probs as out, with themselves for v; NaN and infinities in
+    the same places. An LSE beyond float32 counts as float32's largest.
 
     out, lse, probs: what was computed (the last two may be None); q, k, v: its inputs, as NumPy arrays. dtype: the
     problem's type where the arrays do not tell it (bfloat16 held as float32 values). options: those of
@@ -469,7 +441,8 @@ def judge(
 
     def floor(values: Array) -> float:
         values = np.abs(values)
-        return 1e-5 if dtype == "float32" else 1e-3 * float(values[np.isfinite(values)].max(initial=0.0))
+        largest = float(values[np.isfinite(values)].max(initial=0.0))
+        return 1e-5 * max(1.0, largest) if dtype == "float32" else 1e-3 * largest
 
     worst, allowed, message = _compare("out", got, want, plain, floor(to_float(v)))
     if not message and lse is not None:
@@ -486,6 +459,8 @@ def _judge_lse(got: Array, reference: Result) -> str:
         return f"lse: expected shape {want.shape}, given {got.shape}"
     if reference.covered is not None:
         got, want = got[:, reference.covered], want[:, reference.covered]
+    most = float(np.finfo(np.float32).max)
+    want = np.where(np.isinf(want), want, np.clip(want, -most, most))
     message = _specials("lse", got, want)
     if message:
         return message

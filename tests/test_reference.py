@@ -209,7 +209,7 @@ class TestJudge:
     def test_refuses_a_wrong_value_and_names_it(self, problem):
         out, lse, *_ = reference.attention(*problem)
         want = out[0, 1, 3, 7]
-        out[0, 1, 3, 7] += 3e-5
+        out[0, 1, 3, 7] += 1e-4
         verdict = reference.judge(out, lse, *problem)
         assert not verdict
         assert verdict.message.startswith("out[0, 1, 3, 7]: expected")

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -16,6 +16,7 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "cpu/cpus.h"
 
 namespace flashcute::cpu {
 namespace {
@@ -149,16 +150,25 @@ Pool& pool() {
   return *expected;
 }
 
-int available_cpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(getpid(), sizeof set, &set) == 0) return CPU_COUNT(&set);
-  const unsigned n = std::thread::hardware_concurrency();
-  return n ? static_cast<int>(n) : 1;
+// OpenMP's own variable, which containers and schedulers set: a number or one for each level of nesting. What it cannot
+// be is left to OpenMP to complain of.
+int openmp_threads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  if (!text) return 0;
+  char* end = nullptr;
+  errno = 0;
+  const long n = std::strtol(text, &end, 10);
+  while (*end == ' ') ++end;
+  if (end == text || errno || n < 1 || (*end && *end != ',')) return 0;
+  return static_cast<int>(std::min<long>(n, kMaxThreads));
 }
 
 int start_value() {
   const char* text = std::getenv("FLASHCUTE_NUM_THREADS");
-  if (!text || !*text) return available_cpus() < kMaxThreads ? available_cpus() : kMaxThreads;
+  if (!text || !*text) {
+    const int threads = openmp_threads();
+    return threads ? threads : std::min(available_cpus(""), kMaxThreads);
+  }
   char* end = nullptr;
   errno = 0;
   const long n = std::strtol(text, &end, 10);

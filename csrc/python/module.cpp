@@ -47,8 +47,9 @@ NB_MODULE(_core, module) {
   flashcute::python::add_descriptor(module);
   flashcute::python::add_merge(module);
   flashcute::python::add_device_buffer(module);
-  module.def("set_num_threads", set_num_threads, nb::arg("n"),
-             "Sets how many threads the CPU backend uses. FLASHCUTE_NUM_THREADS sets the start value.");
+  module.def(
+      "set_num_threads", set_num_threads, nb::arg("n"),
+      "Sets how many threads the CPU backend uses. FLASHCUTE_NUM_THREADS or OMP_NUM_THREADS sets the start value.");
   module.def("get_num_threads", get_num_threads, "How many threads the CPU backend uses.");
   module.def("info", info, nb::sig("def info() -> dict[str, typing.Any]"),
              "Version, build options, compiled kernels and devices, as the C API's flashcuteGetInfo tells them.");

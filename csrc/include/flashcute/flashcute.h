@@ -276,8 +276,9 @@ FLASHCUTE_API flashcuteStatus_t flashcuteGetPlan(flashcuteFlashAttentionDescript
  * why not. Opens the GPU driver. SUCCESS, BAD_PARAM, NULL_POINTER, INTERNAL_ERROR */
 FLASHCUTE_API flashcuteStatus_t flashcuteGetInfo(char* json, size_t* length);
 
-/* Threads of the CPU backend, 1 to 1024; FLASHCUTE_NUM_THREADS sets the start value, otherwise the CPUs of this
- * process. SUCCESS, BAD_PARAM. GetNumThreads is 0, with a last error, where FLASHCUTE_NUM_THREADS is no such number. */
+/* Threads of the CPU backend, 1 to 1024. They start as FLASHCUTE_NUM_THREADS, else OMP_NUM_THREADS, else the smaller of
+ * the CPUs of this process and its container's CPU quota. SUCCESS, BAD_PARAM. GetNumThreads is 0, with a last error,
+ * where FLASHCUTE_NUM_THREADS is no such number. */
 FLASHCUTE_API flashcuteStatus_t flashcuteSetNumThreads(int num_threads);
 FLASHCUTE_API int flashcuteGetNumThreads(void);
 

@@ -401,8 +401,11 @@ def test_workspace(qkv):
     assert np.array_equal(desc.run(*qkv, workspace=room[:size]), want)
     assert (room[size:] == 0x5A).all()
     if size:
-        with pytest.raises(flashcute.InsufficientWorkspaceError, match="workspace"):
-            desc.run(*qkv, workspace=room[: size // 2])
+        for less in (size // 2, 1):
+            with pytest.raises(flashcute.InsufficientWorkspaceError, match="workspace"):
+                desc.run(*qkv, workspace=room[: size - less])
+            with pytest.raises(flashcute.InsufficientWorkspaceError, match="workspace"):
+                flashcute.attention(*qkv, workspace=room[: size - less])
     assert np.array_equal(flashcute.attention(*qkv, workspace=np.zeros(1 << 20, np.uint8)), want)
 
 

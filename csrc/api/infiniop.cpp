@@ -2,6 +2,7 @@
 #include "flashcute/infiniop.h"
 
 #include <cstdint>
+#include <string>
 
 #include "api/check.h"
 #include "api/firewall.h"
@@ -79,12 +80,19 @@ infiniStatus_t infiniopGetFlashAttentionWorkspaceSize(infiniopFlashAttentionDesc
 infiniStatus_t infiniopFlashAttention(infiniopFlashAttentionDescriptor_t desc, void* workspace, size_t workspace_size,
                                       void* out, const void* q, const void* k, const void* v, const void* mask,
                                       void* stream) {
+  size_t needed = 0;
+  if (infiniopGetFlashAttentionWorkspaceSize(desc, &needed) == INFINI_STATUS_SUCCESS && workspace_size < needed) {
+    // Also where this pointer's alignment would leave enough: another's would not.
+    return as_infini(flashcute::guarded(__func__, [&] {
+      flashcute::fail(FLASHCUTE_STATUS_INSUFFICIENT_WORKSPACE, "workspace_size",
+                      std::to_string(needed) + " bytes (infiniopGetFlashAttentionWorkspaceSize)",
+                      std::to_string(workspace_size));
+    }));
+  }
   const size_t skipped = -reinterpret_cast<uintptr_t>(workspace) & (kWorkspaceAlignment - 1);
-  if (skipped <= workspace_size) {  // otherwise too small, which flashcute says
+  if (workspace != nullptr && skipped <= workspace_size) {
     workspace = static_cast<char*>(workspace) + skipped;
     workspace_size -= skipped;
-  } else {
-    workspace_size = 0;
   }
   return as_infini(flashcuteFlashAttention(desc, workspace, workspace_size, out, q, k, v, mask, nullptr, stream));
 }

@@ -62,6 +62,10 @@ static void attend(infiniopHandle_t handle, const int* mask, size_t skew, double
   if (workspace_size > 0) {
     CHECK(infiniopFlashAttention(desc, workspace, 1, out + skew, q, k, v, mask, NULL) ==
           INFINI_STATUS_INSUFFICIENT_WORKSPACE);
+    for (size_t skew_of_workspace = 0; skew_of_workspace < 2; ++skew_of_workspace) {
+      CHECK(infiniopFlashAttention(desc, workspace + skew_of_workspace, workspace_size - 1, out + skew, q, k, v, mask,
+                                   NULL) == INFINI_STATUS_INSUFFICIENT_WORKSPACE);
+    }
     CHECK(infiniopFlashAttention(desc, NULL, 0, out + skew, q, k, v, mask, NULL) ==
           INFINI_STATUS_INSUFFICIENT_WORKSPACE);
   }

@@ -51,8 +51,13 @@ struct Bf16Kernel {
   }
 
   static void scale_queries_row(float* packed, int64_t head_dim, float factor) {
-    BF16* words = reinterpret_cast<BF16*>(packed);
-    for (int64_t c = 0; c < head_dim; ++c) from_float(to_float(words[c]) * factor, words[c]);
+    char* words = reinterpret_cast<char*>(packed);
+    for (int64_t c = 0; c < head_dim; ++c) {
+      BF16 x;
+      memcpy(&x, words + 2 * c, 2);
+      from_float(to_float(x) * factor, x);
+      memcpy(words + 2 * c, &x, 2);
+    }
   }
 
   static void pack_keys(const BF16* k, int64_t row, int n, int64_t head_dim, const bool* hidden, float* packed) {

@@ -186,3 +186,44 @@ def test_work_for_another_gpu_leaves_this_one_current():
         )
     )
     assert ran.stdout.strip() == "fine", ran.stdout + ran.stderr
+
+
+FRESH_THREADS = """
+import ctypes, threading, numpy as np, torch, flashcute
+
+x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 2, 300, 64)).astype("float16")).cuda()
+want = flashcute.attention(x.cpu(), x.cpu(), x.cpu(), causal=True).float()
+driver = ctypes.CDLL("libcuda.so.1")
+
+def current():
+    context = ctypes.c_void_p()
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+    return context.value
+
+def call(make_context, outs, results):
+    if make_context:
+        context = ctypes.c_void_p()
+        create = getattr(driver, "cuCtxCreate_v2")
+        assert create(ctypes.byref(context), 0, 0) == 0
+    before = current()
+    for options, out in zip(({}, {"backend": "sm80"}), outs):  # PyTorch would allocate in the other context
+        flashcute.attention(x, x, x, out=out, causal=True, **options)
+        results.append((before == current(), out))
+
+rows = []
+for make_context in (False, False, True):
+    results, outs = [], [torch.empty_like(x) for _ in range(2)]
+    thread = threading.Thread(target=call, args=(make_context, outs, results))
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    right = [same and (out.cpu().float() - want).abs().max() < 5e-3 for same, out in results]
+    rows.append(len(right) == 2 and all(right))
+print(rows)
+"""
+
+
+def test_calls_from_threads_that_have_no_context_or_another_librarys():
+    """What the host side asks of the driver needs the primary context, current in the thread for the call alone."""
+    ran = python(textwrap.dedent(FRESH_THREADS))
+    assert ran.stdout.strip() == "[True, True, True]", ran.stdout + ran.stderr

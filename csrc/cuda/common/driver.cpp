@@ -3,22 +3,27 @@
 #include <cuda_runtime_api.h>
 
 namespace flashcute::cuda {
-
-#if CUDART_VERSION >= 12050
 namespace {
 
 template <class Function>
 bool find(const char* name, Function& function) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
-  if (error != cudaSuccess) cudaGetLastError();
-  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return false;
-  function = reinterpret_cast<Function>(entry);
-  return true;
+  function = reinterpret_cast<Function>(driver_entry(name));
+  return function != nullptr;
 }
 
 }  // namespace
+
+void* driver_entry(const char* name) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found);
+#endif
+  if (error != cudaSuccess) cudaGetLastError();
+  return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? entry : nullptr;
+}
 
 const Driver& driver() {
   static const Driver all = [] {
@@ -31,11 +36,5 @@ const Driver& driver() {
   }();
   return all;
 }
-#else
-const Driver& driver() {
-  static const Driver none;
-  return none;
-}
-#endif
 
 }  // namespace flashcute::cuda

@@ -21,4 +21,7 @@ struct Driver {
 
 const Driver& driver();
 
+// Null where the driver has no function of that name.
+void* driver_entry(const char* name);
+
 }  // namespace flashcute::cuda

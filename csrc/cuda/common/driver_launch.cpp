@@ -21,31 +21,28 @@ unsigned long long current_context() {
 
 }  // namespace
 
-bool DriverKernel::launch_in_current_context(int device, const LaunchShape& shape, void** arguments,
-                                             cudaStream_t stream) {
+bool DriverKernel::launch_known(const LaunchShape& shape, void** arguments, cudaStream_t stream) {
   const unsigned long long context = current_context();
   const Loaded* kernel = loaded_.load(std::memory_order_acquire);
   while (kernel != nullptr && kernel->context != context) kernel = kernel->next;
-  if (kernel == nullptr || kernel->device != device) return false;
+  if (kernel == nullptr) return false;
   return driver().launch(static_cast<CUfunction>(kernel->function), shape.grid, 1, 1, shape.threads, 1, 1,
                          static_cast<unsigned>(shared_memory_), static_cast<CUstream>(stream), arguments,
                          nullptr) == CUDA_SUCCESS;
 }
 
-void DriverKernel::launch(int device, const LaunchShape& shape, void* parameters, cudaStream_t stream) {
+void DriverKernel::launch(const LaunchShape& shape, void* parameters, cudaStream_t stream) {
   void* arguments[] = {parameters};
-  if (launch_in_current_context(device, shape, arguments, stream)) return;
-  const DeviceGuard guard(device);
-  if (guard.switched() && launch_in_current_context(device, shape, arguments, stream)) return;
+  if (launch_known(shape, arguments, stream)) return;
   // The first launch in a context; or one that failed, which fails here alike, and cudart has the words.
   check(cudaFuncSetAttribute(entry_, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_memory_)),
         "cudaFuncSetAttribute");
   check(cudaLaunchKernel(entry_, dim3(shape.grid), dim3(shape.threads), arguments, shared_memory_, stream),
         "the attention kernel's launch");
-  remember(device);
+  remember();
 }
 
-void DriverKernel::remember(int device) {
+void DriverKernel::remember() {
 #if CUDART_VERSION >= 12050
   const unsigned long long context = current_context();
   if (context == kNoContext) return;
@@ -58,11 +55,9 @@ void DriverKernel::remember(int device) {
     cudaGetLastError();
     return;
   }
-  Loaded* kernel = new Loaded{context, device, function, loaded_.load()};
+  Loaded* kernel = new Loaded{context, function, loaded_.load()};
   while (!loaded_.compare_exchange_weak(kernel->next, kernel, std::memory_order_release)) {
   }
-#else
-  (void)device;
 #endif
 }
 

@@ -21,21 +21,20 @@ class DriverKernel {
   DriverKernel(const DriverKernel&) = delete;
   DriverKernel& operator=(const DriverKernel&) = delete;
 
-  // `parameters` is the kernel's only parameter. Throws Error(INTERNAL_ERROR).
-  void launch(int device, const LaunchShape& shape, void* parameters, cudaStream_t stream);
+  // Under a DeviceGuard. `parameters` is the kernel's only parameter. Throws Error(INTERNAL_ERROR).
+  void launch(const LaunchShape& shape, void* parameters, cudaStream_t stream);
 
  private:
   struct Loaded {
     unsigned long long context;  // the driver's number of it, never given twice: an address could be
-    int device;
     void* function;
     Loaded* next;
   };
   static constexpr int kMaxContexts = 64;  // contexts that come and go must not pile up
 
-  // False where the context, the thread's, is another device's or has not launched this kernel yet, or that failed.
-  bool launch_in_current_context(int device, const LaunchShape& shape, void** arguments, cudaStream_t stream);
-  void remember(int device);
+  // False where the thread's context has not launched this kernel yet, or the launch failed.
+  bool launch_known(const LaunchShape& shape, void** arguments, cudaStream_t stream);
+  void remember();
 
   const void* entry_;
   size_t shared_memory_;

@@ -17,27 +17,17 @@ inline void check(cudaError_t error, const char* what) {
                                                    cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
-// Makes the device current, and afterwards what was current before. Opens no context but the device's own, and asks
-// nothing of the driver where the device is current already.
+// Makes the device's primary context current, which tensors and streams of cudart and of the frameworks live in, and
+// afterwards what was current before: nothing, in a thread that has made no CUDA call yet, or another library's
+// context. Opens no context but that one, and only looks where it is current already.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device) {
-    int current = 0;
-    check(cudaGetDevice(&current), "cudaGetDevice");
-    if (current != device) enter(device, current);
-  }
-  ~DeviceGuard() {
-    if (switched()) leave();
-  }
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
-  bool switched() const { return pushed_ || previous_ >= 0; }
-
  private:
-  void enter(int device, int previous);
-  void leave();
-
   bool pushed_ = false;
   int previous_ = -1;  // where an older driver is switched by cudaSetDevice
 };

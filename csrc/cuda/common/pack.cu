@@ -108,7 +108,6 @@ void plan_packing(const Problem& p, Plan& plan) {
 }
 
 void run_packing(const Problem& p, const Plan& plan, const Buffers& b, void* workspace, cudaStream_t stream) {
-  const DeviceGuard guard(p.device_id);
   run_one(p.q, query_extents(p), plan.q, b.q, workspace, stream);
   run_one(p.k, key_extents(p, p.head_dim), plan.k, b.k, workspace, stream);
   run_one(p.v, key_extents(p, p.head_dim_v), plan.v, b.v, workspace, stream);

@@ -154,7 +154,6 @@ void run_probs(const Problem& problem, const Params& params, float* probs, cudaS
   void* arguments[] = {&job};
   const void* kernel = problem.dtype == DType::kF16 ? reinterpret_cast<const void*>(&probs_kernel<cutlass::half_t>)
                                                     : reinterpret_cast<const void*>(&probs_kernel<cutlass::bfloat16_t>);
-  const DeviceGuard guard(problem.device_id);
   check(cudaLaunchKernel(kernel, dim3(unsigned((rows + kWarpsPerBlock - 1) / kWarpsPerBlock)),
                          dim3(32 * kWarpsPerBlock), arguments, 0, stream),
         "the probs kernel's launch");

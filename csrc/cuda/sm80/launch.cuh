@@ -20,11 +20,12 @@ KernelResources resources(int device) {
 template <class C>
 void run(const Problem& problem, const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
   if (plan.grid == 0) return;
+  const DeviceGuard guard(problem.device_id);
   const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
   if (plan.workspace != 0) run_packing(problem, plan, buffers, workspace, cuda_stream);
   Params params = make_params(problem, plan, buffers, workspace, C::kRowsPerPass);
   static DriverKernel kernel(reinterpret_cast<const void*>(&attention_kernel<C>), sizeof(typename C::SharedStorage));
-  kernel.launch(problem.device_id, {unsigned(plan.grid), C::kThreads}, &params, cuda_stream);
+  kernel.launch({unsigned(plan.grid), C::kThreads}, &params, cuda_stream);
   if (buffers.probs != nullptr) run_probs(problem, params, buffers.probs, cuda_stream);
 }
 

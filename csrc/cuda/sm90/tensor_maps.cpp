@@ -1,12 +1,10 @@
 #include "cuda/sm90/tensor_maps.h"
 
-#include <cuda.h>  // types only: libcuda is not linked
-#include <cuda_runtime_api.h>
-
 #include <cstring>
 #include <string>
 
-#include "cuda/common/launch.h"
+#include "core/error.h"
+#include "cuda/common/driver.h"
 
 namespace flashcute::cuda::sm90 {
 namespace {
@@ -20,16 +18,8 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 Encode find_encode() {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-        "cudaGetDriverEntryPointByVersion");
-#else
-  check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found),
-        "cudaGetDriverEntryPoint");
-#endif
-  if (found != cudaDriverEntryPointSuccess) {
+  void* entry = driver_entry("cuTensorMapEncodeTiled");
+  if (entry == nullptr) {
     throw Error(FLASHCUTE_STATUS_INTERNAL_ERROR,
                 "expected a driver with cuTensorMapEncodeTiled, which those for Hopper GPUs have, given one without");
   }

@@ -13,6 +13,8 @@ import numpy as np
 import support
 from support import Problem, Strided
 
+from flashcute.workloads import distributions
+
 # Every axis a problem can vary on. A recipe picks one value for each.
 AXES: dict[str, tuple[str, ...]] = {
     "dtype": ("float32", "float16", "bfloat16"),
@@ -23,6 +25,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "head_dim_v": ("same", "other"),
     "lengths": ("equal", "more keys", "more queries", "one query", "no keys", "long"),
     "scale": ("default", "given", "zero", "negative"),
+    "data": ("normal", "wide3", "wide12", "wide60", "sink", "rising", "falling", "local", "outlier", "late"),
     "band": ("none", "causal", "left", "right", "both", "causal window", "huge"),
     "alignment": ("bottom_right", "top_left"),
     "mask": ("none", "keys", "keys of each", "pairs"),
@@ -72,6 +75,9 @@ MASK_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uin
 TORCH_MASK_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8")
 
 
+FEATURES = ("mask", "blocks", "bias", "softcap", "alibi", "sinks", "dropout", "seqused", "poison", "scale", "data")
+
+
 def excluded(a: str, x: str, b: str, y: str) -> bool:
     """Pairs of values that no problem can have."""
     pairs = {(a, x), (b, y)}
@@ -87,7 +93,7 @@ def recipe(seed: int, axes: dict[str, tuple[str, ...]] = AXES) -> dict[str, str]
     picked: dict[str, str] = {}
     for axis, values in axes.items():
         allowed = [v for v in values if not any(excluded(axis, v, a, x) for a, x in picked.items())]
-        plain = axis in ("mask", "blocks", "bias", "softcap", "alibi", "sinks", "dropout", "seqused", "poison", "scale")
+        plain = axis in FEATURES
         first = plain and rng.random() < 0.35
         picked[axis] = allowed[0] if first else str(rng.choice(allowed))
     return picked
@@ -216,8 +222,11 @@ def make(
         for n, s in enumerate(shapes)
     )
     peak = float(rng.choice([0.3, 1.0, 1.0, 3.0]))
-    for t in (q, k, v):
-        t.fill(rng.standard_normal(t.shape) * (1.0 if t is v else peak))
+    values = [rng.standard_normal(t.shape) * (1.0 if t is v else peak) for t in (q, k, v)]
+    by_head = values if first else [x.swapaxes(-3, -2) for x in values]
+    distributions.apply(pick["data"], by_head[0], by_head[1], lambda channels, _: channels)
+    for t, x in zip((q, k, v), values, strict=True):
+        t.fill(x)
 
     if pick["scale"] != "default":
         options["scale"] = {"given": float(rng.uniform(0.05, 0.6)), "zero": 0.0, "negative": -0.2}[pick["scale"]]

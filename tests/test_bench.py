@@ -43,6 +43,29 @@ def test_values_may_have_a_head_dim_of_their_own(mode):
     assert all("head dim 192/128" in p.panel or "head dim 64/128" in p.panel for p in found)
 
 
+def test_bench_takes_distributions_and_tells_errors_beside_the_textbooks():
+    ran = cli("bench", *tiny("forward"), "--dtypes", "bfloat16", "--data", "normal", "sink", "wide4.5", "--json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = [row for row in json.loads(ran.stdout)["rows"] if row["library"] == "flashcute"]
+    assert {row["problem"]["data"] for row in rows} == {"normal", "sink", "wide4.5"}
+    assert all(0 < row["rms_error"] <= 1.5 * row["textbook_rms"] for row in rows)
+    shown = cli("bench", *tiny("forward"), "--dtypes", "float32", "--data", "late")
+    assert "late data" in shown.stdout
+    assert "Root mean square errors" in shown.stdout
+
+
+@pytest.mark.gpu
+def test_bench_under_load():
+    support.skip_without_cuda()
+    words = ["--seqs", "1024", "--dims", "64", "--masks", "full", "--rounds", "2", "--load", "sustained"]
+    ran = cli("bench", *words, "--span", "0.1", "--peers", "SDPA-FA2", "--json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for row in json.loads(ran.stdout)["rows"]:
+        assert row["sustained"]["rounds"] == 2
+        assert 0 < row["sustained"]["median"] < 0.1
+        assert row["megahertz"] is None or row["megahertz"] > 100
+
+
 @pytest.mark.parametrize("mode", ["forward", "decode", "varlen", "features"])
 def test_bench_measures_in_turns(benched, mode):
     saved = json.loads((benched / f"bench-{mode}-cpu.json").read_text())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flashcute.cli.cases import Array, Case, draw_block_mask
+from flashcute.workloads import distributions
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -32,6 +33,7 @@ class Sizes:
     heads: int | None = None
     heads_k: int | None = None
     lengths: str | None = None  # of varlen: a key of MEMBERS
+    data: Sequence[str] | None = None  # of flashcute.workloads.distributions
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Problem:
     panel: str  # "head dim 64, causal"
     label: str = ""  # of a feature, which has no place on an axis of lengths
     lengths: str = "uniform"  # of packed members: a key of MEMBERS
+    data: str = "normal"
 
     def facts(self) -> dict[str, Any]:
         case = self.case
@@ -56,6 +59,7 @@ class Problem:
             "x": self.x,
             "panel": self.panel,
             "label": self.label,
+            "data": self.data,
         }
 
 
@@ -114,11 +118,13 @@ def _forward(sizes: Sizes, gpu: bool) -> list[Problem]:
         Problem(
             Case(dtype, _batch(sizes, gpu, seq), _heads(sizes, gpu, dim), (seq, seq), _head_dim(sizes, dim), options),
             seq,
-            f"{dtype}, head dim {_dim_text(sizes, dim)}, {mask}",
+            f"{dtype}, head dim {_dim_text(sizes, dim)}, {mask}{'' if data == 'normal' else f', {data} data'}",
+            data=data,
         )
         for dtype in _dtypes(sizes, gpu)
         for dim in sizes.dims or (64, 128)
         for mask, options in _masks(sizes)
+        for data in sizes.data or ("normal",)
         for seq in seqs
     ]
 
@@ -204,7 +210,7 @@ def _features(sizes: Sizes, gpu: bool) -> list[Problem]:
 
 
 def draw(problem: Problem, device: str, seed: int) -> Inputs:
-    """Standard normal q, k and v."""
+    """Standard normal q, k and v, and what the problem's distribution makes of q and k."""
     case = problem.case
     random = torch.Generator(device=device).manual_seed(seed)
     dtype = DTYPES[case.dtype]
@@ -216,6 +222,8 @@ def draw(problem: Problem, device: str, seed: int) -> Inputs:
     q = normal(case.heads[0], case.seq[0], case.head_dim[0])
     k = normal(case.heads[1], case.seq[1], case.head_dim[0])
     v = normal(case.heads[1], case.seq[1], case.head_dim[1])
+    if not case.packed:
+        distributions.apply(problem.data, q, k, lambda values, like: torch.from_numpy(values).to(like))
     out = torch.full((*q.shape[:-1], case.head_dim[1]), float("nan"), device=device, dtype=dtype)
     tensors, lengths = _optional_tensors(problem, device, random)
     return Inputs(problem, q, k, v, out, tensors, lengths)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 FORMAT = 1  # of the saved JSON
+_TIMES = ("replay", "eager", "sustained")  # fields of Row
 UNITS = {"forward": "FLOP/s", "varlen": "FLOP/s", "features": "FLOP/s", "decode": "B/s", "memory": "B", "host": "s"}
 
 
@@ -54,15 +55,20 @@ class Row:
     work: float = 0.0  # FLOP, or bytes where the run's unit is GB/s
     replay: Times | None = None  # of a CUDA graph
     eager: Times | None = None
+    sustained: Times | None = None  # under load, without pauses
+    megahertz: float | None = None  # of the multiprocessors under that load, and the power that the card drew
+    watts: float | None = None
     error: float | None = None  # the largest against float64
+    rms_error: float | None = None  # root mean square, against float64
+    textbook_rms: float | None = None  # that of online softmax in the same type, without shortcuts
     peak_bytes: float | None = None
     roofline_seconds: float | None = None  # by the instructions of flashcute's kernel
     device_roofline_seconds: float | None = None  # by any; None in runs saved before it was kept
 
     @property
     def times(self) -> Times | None:
-        """By which speed is judged: replays where there are any."""
-        return self.replay or self.eager
+        """By which speed is judged: under load where that was asked for, otherwise replays where there are any."""
+        return self.sustained or self.replay or self.eager
 
     @property
     def rate(self) -> float | None:
@@ -117,7 +123,9 @@ def speed_ratio(ours: Row, theirs: Row, *, eager: bool = False) -> float | None:
     if ours.problem != theirs.problem:
         raise DifferentRunsError("speed_ratio(theirs): expected a row of the same problem, given one of another")
     a, b = (row.eager if eager else row.times for row in (ours, theirs))
-    same_clock = eager or (ours.replay is None) == (theirs.replay is None)
+    same_clock = eager or all(
+        (getattr(ours, x) is None) == (getattr(theirs, x) is None) for x in ("sustained", "replay")
+    )
     if a is None or b is None or not same_clock or ours.status != "ok" or theirs.status != "ok":
         return None
     return b.median / a.median
@@ -142,8 +150,7 @@ def load(path: pathlib.Path) -> Run:
         )
     try:
         rows = [
-            Row(**{**row, **{k: Times(**row[k]) for k in ("replay", "eager") if row[k] is not None}})
-            for row in data.pop("rows")
+            Row(**{**row, **{k: Times(**row[k]) for k in _TIMES if row.get(k) is not None}}) for row in data.pop("rows")
         ]
         run = Run(**data, rows=rows)
         if _is_whole(run):

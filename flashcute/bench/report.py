@@ -60,9 +60,34 @@ def _show_speed(to: Console, run: Run) -> None:
         "Ratios are speeds, of this run alone.",
         "dim",
     )
+    if any(row.megahertz for row in run.rows):
+        screen.say(to, "Under load: each library without a pause in turns, then its clock and the card's power.", "dim")
+    if any(row.problem.get("data", "normal") != "normal" for row in run.rows):
+        _show_errors(to, run)
     for name, rate in run.reference.items():
         what = {"copy": "a copy (read and written)", "read": "a sum (read)"}.get(name, f"the matrix {name}")
         screen.say(to, f"In the same run, {what}: {screen.with_prefix(rate, run.unit)}", "dim")
+
+
+def _show_errors(to: Console, run: Run) -> None:
+    """Root mean square errors beside the textbook's."""
+    libraries, rows = run.libraries(), []
+    for problem, measured in run.problems():
+        by_library = {row.library: row for row in measured}
+        textbook = measured[0].textbook_rms
+        cells = [problem["panel"], problem["label"] or str(problem["x"])]
+        for library in libraries:
+            error = by_library[library].rms_error if library in by_library else None
+            cells.append(f"{error / textbook:.2f}" if error is not None and textbook else "-")
+        cells.append(f"{textbook:.2e}" if textbook else "-")
+        rows.append(cells)
+    to.print(_table(to, ["problem", "length", *libraries, "textbook"], rows))
+    screen.say(
+        to,
+        "Root mean square errors against float64, as multiples of those of online softmax with weights of the same "
+        "type, whose own stand in the last column.",
+        "dim",
+    )
 
 
 def _table(to: Console, headings: list[str], rows: list[list[str]]) -> Table:
@@ -80,7 +105,8 @@ def _rate_text(row: Row | None, scale: float) -> str:
     assert row.rate is not None and row.times is not None
     rate = row.rate / scale
     shown = f"{rate:.0f}" if rate >= 999.5 else f"{rate:#.3g}".rstrip(".")
-    return f"{shown} ±{row.times.spread:.0%}"
+    load = f" {row.megahertz:.0f} MHz {row.watts:.0f} W" if row.megahertz and row.watts else ""
+    return f"{shown} ±{row.times.spread:.0%}{load}"
 
 
 def _ratio_text(ours: Row | None, theirs: Row | None, *, eager: bool) -> str:

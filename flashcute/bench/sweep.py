@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import platform
 import secrets
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from flashcute.bench.record import Row, Run, Times
 from flashcute.cli.cases import work
 from flashcute.cli.roofline import Machine, compulsory_bytes, roofline
 
-_GPU_ROUNDS, _CPU_PEAK_ROUNDS = 30, 30
+_GPU_ROUNDS, _CPU_PEAK_ROUNDS, _LOAD_ROUNDS = 30, 30, 3
 _PRODUCT = {"cuda": 8192, "cpu": 1024}
 _COPIED_BYTES = {"cuda": 1 << 30, "cpu": 1 << 27}
 
@@ -72,8 +73,10 @@ def measure(
     rounds: int | None,
     seed: int,
     step: Step,
+    span: float | None = None,
 ) -> None:
-    """Fills run.rows. `machine_of(dtype, family)` gives the roofline's rates."""
+    """Fills run.rows. `machine_of(dtype, family)` gives the roofline's rates. span: seconds of load for each library in
+    each turn; None for rested runs."""
     gpu = run.device.startswith("cuda")
     if run.unit == "B/s":
         step("copying and reading memory")
@@ -86,7 +89,7 @@ def measure(
         step(f"{problem.panel}, {problem.label or problem.x}")
         try:
             inputs = draw(problem, run.device, seed)
-            run.rows += _measure_one(run, inputs, chosen, machine_of, rounds, gpu)
+            run.rows += _measure_one(run, inputs, chosen, machine_of, rounds, gpu, span)
             del inputs
         except RuntimeError as error:
             if not clocks.no_memory(error):
@@ -106,9 +109,12 @@ def _measure_one(
     machine_of: Callable[[str, str], Machine],
     rounds: int | None,
     gpu: bool,
+    span: float | None,
 ) -> list[Row]:
     case = inputs.problem.case
     amount = compulsory_bytes(case, inputs.lengths) if run.unit == "B/s" else work(case, inputs.lengths)
+    sample = accuracy.sample(inputs)
+    textbook = sample.textbook_rms()
     entries: dict[str, libraries.Entry] = {}
     facts: dict[str, dict[str, Any]] = {}
     for library in chosen:
@@ -118,8 +124,8 @@ def _measure_one(
         except libraries.CannotDoError as error:
             about["reason"] = str(error)
             continue
-        error_size = accuracy.worst_error(inputs, entry.result())
-        about.update(error=error_size, kernel=entry.kernel)
+        error_size, rms_error = sample.errors(entry.result())
+        about.update(error=error_size, rms_error=rms_error, kernel=entry.kernel)
         allowed = accuracy.TOLERANCE[case.dtype]
         if not error_size <= allowed:
             about.update(
@@ -128,7 +134,11 @@ def _measure_one(
             continue
         about["status"] = "ok"
         entries[library.name] = entry
-    eager, replay = _times(entries, facts, rounds, gpu)
+    if span is None:
+        eager, replay = _times(entries, facts, rounds, gpu)
+    else:
+        eager, replay = {}, {}
+        _under_load(run, entries, facts, rounds, span)
     family = "sm80" if gpu and facts["flashcute"].get("kernel", "").startswith("sm80") else ""
     kernel, device = (roofline(case, inputs.lengths, machine_of(case.dtype, name)).bound for name in (family, ""))
     return [
@@ -140,10 +150,33 @@ def _measure_one(
             replay=Times.of(replay[name]) if name in replay else None,
             roofline_seconds=kernel.seconds if kernel else None,
             device_roofline_seconds=device.seconds if device else None,
+            textbook_rms=textbook,
             **about,
         )
         for name, about in facts.items()
     ]
+
+
+def _under_load(
+    run: Run, entries: dict[str, libraries.Entry], facts: dict[str, dict[str, Any]], rounds: int | None, span: float
+) -> None:
+    """Adds each library's times, clock and power."""
+    contestants: dict[str, Contestant] = {}
+    for name, entry in entries.items():
+        try:
+            contestants[name] = clocks.replayed(entry.contestant)
+        except RuntimeError as error:
+            facts[name].update(status="no", reason=f"cannot be captured, says “{libraries.in_short(error)}”")
+            torch.cuda.synchronize()
+    if not contestants:
+        return
+    uuid = torch.cuda.get_device_properties(run.device).uuid
+    for name, turns in clocks.sustained(contestants, rounds or _LOAD_ROUNDS, span, f"GPU-{uuid}").items():
+        known = [turn for turn in turns if turn.megahertz is not None and turn.watts is not None]
+        facts[name]["sustained"] = Times.of([turn.seconds for turn in turns])
+        if known:
+            facts[name]["megahertz"] = statistics.median(turn.megahertz or 0.0 for turn in known)
+            facts[name]["watts"] = statistics.median(turn.watts or 0.0 for turn in known)
 
 
 def _times(

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from flashcute.bench.record import Run
 
 _HOST_BATCHES = 50
-_SIZES = ("seqs", "dims", "dim_v", "masks", "dtypes", "batch", "tokens", "heads", "heads_k", "lengths")
+_SIZES = ("seqs", "dims", "dim_v", "masks", "dtypes", "batch", "tokens", "heads", "heads_k", "lengths", "data")
 _UNUSED = {  # flags that a mode has no use for
     "forward": ("lengths",),
-    "decode": ("masks", "tokens", "lengths"),
-    "varlen": ("batch",),
-    "features": ("masks", "lengths"),
-    "memory": ("rounds", "peers", "lengths", "backend"),
+    "decode": ("masks", "tokens", "lengths", "data"),
+    "varlen": ("batch", "data"),
+    "features": ("masks", "lengths", "data"),
+    "memory": ("rounds", "peers", "lengths", "backend", "data"),
     "host": (*_SIZES, "peers", "backend"),
 }
 _MISS = 1
@@ -72,8 +72,10 @@ def _measure(arguments: argparse.Namespace) -> int:
     sizes = problems.Sizes(
         seqs=arguments.seqs, dims=arguments.dims, dim_v=arguments.dim_v, masks=arguments.masks,
         dtypes=arguments.dtypes, batch=arguments.batch, tokens=arguments.tokens, heads=arguments.heads,
-        heads_k=arguments.heads_k, lengths=arguments.lengths,
+        heads_k=arguments.heads_k, lengths=arguments.lengths, data=arguments.data,
     )  # fmt: skip
+    if arguments.load == "sustained" and not gpu:
+        raise _StopError("--load: expected rested on a CPU, given sustained")
     if arguments.batch and arguments.tokens:
         raise _StopError("--tokens: expected without --batch, which it takes the place of")
     if gpu and "float32" in (arguments.dtypes or ()):
@@ -81,8 +83,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.heads and arguments.heads_k and arguments.heads % arguments.heads_k:
         raise _StopError(f"--heads-k: expected a divisor of {arguments.heads}, given {arguments.heads_k}")
     made = sweep.new_run(
-        arguments.mode, label, name, record.UNITS[arguments.mode], seed=arguments.seed, rounds=arguments.rounds
-    )
+        arguments.mode, label, name, record.UNITS[arguments.mode],
+        seed=arguments.seed, rounds=arguments.rounds, load=arguments.load, span=arguments.span,
+    )  # fmt: skip
     if arguments.mode in ("memory", "host"):  # which have contestants of their own
         chosen, absent = [], []
     made.versions.update({library.name: library.find() for library in chosen if not library.name.startswith("SDPA")})
@@ -122,7 +125,10 @@ def _fill(made: Run, arguments: argparse.Namespace, sizes: Any, chosen: list[Any
             except memory.CannotMeasureError as error:
                 raise _StopError(str(error)) from None
         else:
-            sweep.measure(made, todo, chosen, machine_of, rounds=arguments.rounds, seed=arguments.seed, step=step)
+            sweep.measure(
+                made, todo, chosen, machine_of, rounds=arguments.rounds, seed=arguments.seed, step=step,
+                span=arguments.span if arguments.load == "sustained" else None,
+            )  # fmt: skip
 
 
 def _machines(made: Run, device: dict[str, Any]) -> Callable[[str, str], Machine]:

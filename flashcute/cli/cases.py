@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashcute.reference import MASK_BLOCK
+from flashcute.workloads import distributions
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +29,7 @@ class Case:
     tensors: tuple[str, ...] = ()  # of mask, dense_mask, block_mask, bias, alibi_slopes, sinks, seqused_k, cu_seqlens
     quick: bool = False
     long: bool = False  # too long for the oracle: heads and rows are sampled. Without optional tensors or a layout
+    data: str = "normal"  # of flashcute.workloads.distributions
 
     @property
     def packed(self) -> bool:
@@ -61,6 +63,7 @@ class Case:
             elif name != "seed":
                 words.append(f"{name.removesuffix('_p')} {value:g}")
         words += [names.get(name, name) for name in self.tensors]
+        words += [f"{self.data} data"] if self.data != "normal" else []
         if of_heads and self.heads[0] != self.heads[1]:
             words.append("multi-query" if self.heads[1] == 1 else "grouped heads")
         return ", ".join(words) or "full"
@@ -111,6 +114,9 @@ def _features() -> Iterator[Case]:
     yield replace(base, options={"return_probs": True})
     yield replace(base, tensors=("seqused_k",), options={"causal": True})
     yield replace(base, tensors=("cu_seqlens",), batch=5, seq=(300, 400), options={"causal": True, "layout": "hsd"})
+    for data in distributions.NAMES[1:]:
+        for dtype in ("float16", "bfloat16"):
+            yield replace(base, dtype=dtype, data=data, seq=(300, 400), options={"causal": data in ("sink", "late")})
     every = {"window": (100, 5), "softcap": 15.0, "dropout_p": 0.1, "seed": 99}
     yield replace(base, dtype="float32", options=every, tensors=("mask", "bias", "alibi_slopes", "sinks"))
 
@@ -141,7 +147,7 @@ class Inputs:
 
 
 def draw(case: Case, random: np.random.Generator) -> Inputs:
-    """Standard normal q, k, v, and whatever optional tensors the case names."""
+    """Standard normal q, k, v, changed by the case's distribution, and whatever optional tensors the case names."""
     seq_q, seq_k = case.seq
     heads_q, heads_k = case.heads
 
@@ -155,15 +161,18 @@ def draw(case: Case, random: np.random.Generator) -> Inputs:
         return random.standard_normal(shape, dtype=np.float32)
 
     tensors = draw_optional(case, random)
-    if case.packed:
-        tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
-        tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
-    return Inputs(
+    made = Inputs(
         normal(heads_q, seq_q, case.head_dim[0]),
         normal(heads_k, seq_k, case.head_dim[0]),
         normal(heads_k, seq_k, case.head_dim[1]),
         tensors,
     )
+    q, k = (x.swapaxes(-3, -2) if case.options.get("layout") == "bshd" else x for x in (made.q, made.k))
+    distributions.apply(case.data, q, k, lambda channels, like: channels.astype(like.dtype))
+    if case.packed:
+        tensors["cu_seqlens_q"] = _cumulative(random, case.batch, seq_q)
+        tensors["cu_seqlens_k"] = _cumulative(random, case.batch, seq_k)
+    return made
 
 
 def draw_optional(case: Case, random: np.random.Generator) -> dict[str, Array]:

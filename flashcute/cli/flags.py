@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flashcute.workloads import distributions
+
 OPTIONAL_TENSORS = ("mask", "dense_mask", "block_mask", "bias", "alibi_slopes", "sinks", "seqused_k")
 BATCH, SEQ = 1, 4096  # of `explain` and `profile`
 BACKENDS = ("cpu", "cuda", "sm80", "sm90")
@@ -29,6 +31,13 @@ def _window(text: str) -> tuple[int, int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected LEFT,RIGHT, such as 255,0, given {text!r}") from None
     return left, right
+
+
+def _distribution(text: str) -> str:
+    try:
+        return distributions.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def joined(argv: Sequence[str]) -> list[str]:
@@ -150,11 +159,21 @@ def _add_bench(commands: Any) -> None:
         "Zipf's with exponent 1.2, no less than 16",
     )  # fmt: skip
     parser.add_argument(
+        "--data", type=_distribution, nargs="+", metavar="NAME",
+        help="forward: distributions of the scores beside normal, the default: "
+        f"{', '.join(distributions.NAMES[1:])}, or wide and a factor of q",
+    )  # fmt: skip
+    parser.add_argument(
         "--peers", nargs="*", metavar="NAME", help="which libraries beside flashcute (default: all found)"
     )
     parser.add_argument(
         "--rounds", type=whole(1), metavar="N", help="timed runs of each (default: GPU 30, CPU 1 s worth)"
     )
+    parser.add_argument(
+        "--load", choices=("rested", "sustained"), default="rested",
+        help="GPU: sustained calls each library without a pause for --span seconds in each turn (default rested)",
+    )  # fmt: skip
+    parser.add_argument("--span", type=float, default=0.3, metavar="S", help="of --load sustained (default 0.3)")
     parser.add_argument("--calls", type=whole(1), default=100, metavar="N", help="host: calls in a round (default 100)")
     _add_backend(parser)
     parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU: of every library")

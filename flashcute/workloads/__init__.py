@@ -1,0 +1,1 @@
+"""What is measured and tested: data as models make it."""

@@ -70,8 +70,14 @@ __device__ __forceinline__ BandTiles tiles_of(const RowBand& rows) {
           max(rows.all_end, 0) / kBlockN};
 }
 
+// The first tile that every row sees whole. Where others come before, a row may still wait for its first key, which
+// makes its reference: that tile is not plain either.
+__device__ __forceinline__ int first_plain(const BandTiles& tiles) {
+  return tiles.all_begin + (tiles.all_begin > tiles.any_begin ? 1 : 0);
+}
+
 __device__ __forceinline__ KeyRange key_range(const BandTiles& tiles) {
-  return {tiles.any_begin, tiles.any_end, tiles.all_begin, tiles.all_end, tiles.any_begin, tiles.any_begin + 1};
+  return {tiles.any_begin, tiles.any_end, first_plain(tiles), tiles.all_end, tiles.any_begin, tiles.any_begin + 1};
 }
 
 // One bit for each column of a key tile: set when the key mask lets the key take part.

@@ -31,6 +31,22 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same; does any of the threads say yes?
+__device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
+  uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "bar.red.or.pred any, %1, %2, mine;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(uint32_t(mine))
+      : "memory");
+  return any != 0;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
@@ -56,6 +72,18 @@ __device__ __forceinline__ float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+__device__ __forceinline__ float log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Where `condition` holds for a lane of the warp, which the compiler shall expect of none: what follows from it is kept
+// out of the way.
+__device__ __forceinline__ bool rarely_any(bool condition) {
+  return __builtin_expect(__any_sync(0xffffffffu, condition), 0);
 }
 
 __device__ __forceinline__ float reciprocal(float x) {

@@ -22,10 +22,31 @@ __device__ __forceinline__ float tanh_precise(float y) {
   return fabsf(x) < 0.125f ? series : 1.f - 2.f * upper_share(y);
 }
 
-// ALiBi's, times log2(e); 0 without.
+inline constexpr float kSteepest = 0x1p96f;
+
+__device__ __forceinline__ float slope_of(const ExtrasView& extras, const TileIndex& tile) {
+  return extras.alibi[tile.batch * extras.alibi_batch + tile.head_q * extras.alibi_head];
+}
+
+__device__ __forceinline__ bool is_too_steep(float slope) {
+  return fabsf(slope) > kSteepest && fabsf(slope) < INFINITY;
+}
+
+// ALiBi's slope, times log2(e); 0 without. Any finite slope this steep leaves the nearest key alone, and at the
+// greatest distance its product is still finite.
 __device__ __forceinline__ float slope_log2_of(const ExtrasView& extras, const TileIndex& tile) {
   if (extras.alibi == nullptr) return 0.f;
-  return kLog2e * extras.alibi[tile.batch * extras.alibi_batch + tile.head_q * extras.alibi_head];
+  const float slope = slope_of(extras, tile);
+  return is_too_steep(slope) ? copysignf(kSteepest, slope) : kLog2e * slope;
+}
+
+// The LSE of a row whose scores were made with slope_log2_of(): where that is the steepest slope, the true one's.
+__device__ __forceinline__ float lse_of_true_slope(const ExtrasView& extras, const TileIndex& tile, float lse) {
+  if (extras.alibi == nullptr || !(fabsf(lse) > 0x1p90f)) return lse;
+  const float slope = slope_of(extras, tile);
+  if (!is_too_steep(slope) || fabsf(lse) == INFINITY) return lse;
+  constexpr float kGreatest = std::numeric_limits<float>::max();
+  return fminf(fmaxf(lse / (kSteepest * kLn2) * fabsf(slope), -kGreatest), kGreatest);
 }
 
 // Where there are sinks.
@@ -59,7 +80,8 @@ struct ScoreExtras {
     if (extras.bias.data != nullptr) {
       const bool float32 = extras.bias.element_size == 4;
       const auto add = [&](int r, int c, float bias) {  // -inf hides a NaN score too
-        scores(r, c) = bias == -INFINITY ? bias : fmaf(bias, kLog2e, scores(r, c));
+        const float sum = fabsf(bias) > kDense ? to_log2(bias) + scores(r, c) : fmaf(bias, kLog2e, scores(r, c));
+        scores(r, c) = bias == -INFINITY ? bias : sum;
       };
       if (float32) {
         for_each_value<float, kRows, kColumns>(extras.bias, base_of(extras.bias), member, place, add);

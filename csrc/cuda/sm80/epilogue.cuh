@@ -120,12 +120,17 @@ class Epilogue {
       if (params_.lse.data != nullptr && thread_ % 4 == 0 && C::part_of_thread(thread_) == 0 && row < member_.len_q &&
           writes(selected, row - first_row())) {
         params_.lse.data[tile_.batch * params_.lse.batch + tile_.head_q * params_.lse.head +
-                         int64_t(member_.first_q + row) * params_.lse.row] = loop.softmax.log_sum_exp(r, sum);
+                         int64_t(member_.first_q + row) * params_.lse.row] = lse(loop.softmax.log_sum_exp(r, sum));
       }
       factor = empty ? 0.f : factor / denominator;
       CUTE_UNROLL
       for (int c = 0; c < size<1>(rows); ++c) rows(r, c) *= factor;
     }
+  }
+
+  CUTE_DEVICE float lse(float found) const {
+    if constexpr (!C::kExtras) return found;
+    return lse_of_true_slope(params_.extras, tile_, found);
   }
 
   // Swizzles repeat after 8 rows and after an atom's columns: beyond those, addresses differ by constants.

@@ -273,6 +273,7 @@ class Mainloop {
   template <PlainForm kForm, bool kHoles, bool kSums>
   CUTE_DEVICE void plain_tile(int n, int end) {
     begin_tile();
+    follow_sums();
     const auto& stage = shared_.stages[stage_];
     const LaneOffsets lane = fresh_lane_offsets();
     typename C::ScoreFragment scores;
@@ -285,8 +286,8 @@ class Mainloop {
         rows, PlainExponents<kForm, decltype(rows), (size(rows) <= 32)>(softmax.reference, rows, params_, slope_log2,
                                                                         member().diagonal, place_of(n)));
     auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
-    round_weights<C>(scores, weights);
-    const auto operand = weights_of_tile<C>(shared_, lane, weights);
+    follow_weights(scores);
+    const auto operand = round_and_share(scores, weights, lane);
     gemm_values<true, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     end_tile();
   }
@@ -295,6 +296,7 @@ class Mainloop {
   CUTE_DEVICE void general_tile(int n, int end, bool settled, bool careful) {
     begin_tile();
     start_loads(n, end);
+    follow_sums();
     auto& stage = shared_.stages[stage_];
     const BandTiles tiles = shared_.warp_tiles[threadIdx.x / 32];
     bool seen = n >= tiles.any_begin && n < tiles.any_end;
@@ -335,9 +337,7 @@ class Mainloop {
       Tensor row_denominators = denominators();
       const float scale_log2 = scaled ? 1.f : params_.scale_log2;
       if (!settled) {
-        softmax.raise_references(rows, output_rows, row_denominators, scale_log2, [&](auto& maxima) {
-          combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); });
-        });
+        softmax.apply(softmax.raise_references(rows, scale_log2, unite_maxima()), output_rows, row_denominators);
       }
       softmax.weigh(rows, scale_log2);
       if (isolate) add_nonfinite<C>(output_rows, shared_, stage.v.data(), C::kExtras && extras().drops());
@@ -349,8 +349,8 @@ class Mainloop {
     }
     if (seen) {
       auto weights = make_tensor<Element>(typename C::ScoreFragment{}.layout());  // (MMA = 4, MMA_M, MMA_N)
-      round_weights<C>(scores, weights);
-      auto operand = weights_of_tile<C>(shared_, lane, weights);
+      follow_weights(scores);
+      auto operand = round_and_share(scores, weights, lane);
       sum_weights<C>(denominators_, operand);
       if constexpr (C::kExtras) {
         if (extras().drop(rows, place)) {  // dropped weights count in the denominators
@@ -364,6 +364,45 @@ class Mainloop {
       gemm_values<false, C>(output, denominators_, operand, part_of_values(stage.v.data()), lane);
     }
     end_tile();
+  }
+
+  // Before a tile's weights are made. Warps that share rows know the same sums.
+  CUTE_DEVICE void follow_sums() {
+    if constexpr (!kLooksAtWeights<Element>) {
+      Tensor row_denominators = denominators();
+      float levels[C::kRowsPerThread];
+      CUTE_UNROLL
+      for (int r = 0; r < C::kRowsPerThread; ++r) levels[r] = row_denominators(r);
+      if (!ptx::rarely_any(softmax.outgrown(levels))) return;
+      Tensor output_rows = rows_and_columns(output);
+      softmax.template raise_outgrown<0>(levels, output_rows, output_rows, row_denominators, [](auto&) {});
+    }
+  }
+
+  // Of the tile's weights, which those of float16 must not outgrow. Warps that share rows know their own keys alone.
+  CUTE_DEVICE void follow_weights(typename C::ScoreFragment& scores) {
+    if constexpr (kLooksAtWeights<Element>) {
+      Tensor rows = rows_and_columns(scores);
+      float levels[C::kRowsPerThread];
+      CUTE_UNROLL
+      for (int r = 0; r < C::kRowsPerThread; ++r) levels[r] = greatest_in_row(rows, r);
+      if (!any_of_sharers<C>(softmax.outgrown(levels))) return;
+      Tensor output_rows = rows_and_columns(output);
+      Tensor row_denominators = denominators();
+      softmax.template raise_outgrown<size<1>(rows)>(levels, rows, output_rows, row_denominators, unite_maxima());
+    }
+  }
+
+  // The weights of the tile as the tensor cores take them.
+  template <class Weights>
+  CUTE_DEVICE auto round_and_share(const typename C::ScoreFragment& scores, Weights& weights, const LaneOffsets& lane) {
+    round_weights<C>(scores, weights);
+    return weights_of_tile<C>(shared_, lane, weights);
+  }
+
+  // Makes the maxima of a part of the keys those of the whole rows.
+  CUTE_DEVICE auto unite_maxima() const {
+    return [this](auto& maxima) { combine_parts<C>(shared_, maxima, [](float a, float b) { return fmaxf(a, b); }); };
   }
 
   // For one tile: what is made of them must not live longer.

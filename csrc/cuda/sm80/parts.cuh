@@ -25,6 +25,18 @@ CUTE_DEVICE void sync_sharers() {
   }
 }
 
+// Does a thread of the warps that share rows say yes?
+template <class C>
+CUTE_DEVICE bool any_of_sharers(bool mine) {
+  if constexpr (C::kParts == 1) {
+    return ptx::rarely_any(mine);
+  } else if constexpr (kWholeBarriers) {
+    return __syncthreads_or(mine);
+  } else {
+    return ptx::named_any(1 + int(threadIdx.x) / (32 * C::kParts), 32 * C::kParts, mine);
+  }
+}
+
 // values: (row), equal in a quad; becomes the combination over all parts.
 template <class C, class Combine>
 CUTE_DEVICE void combine_parts(typename C::SharedStorage& shared, float (&values)[C::kRowsPerThread], Combine combine) {

@@ -38,9 +38,16 @@ inline constexpr int kItems = 3;
 
 enum class WorkKind {
   kTile,
-  kCareful,  // a tile again, for the rows that failed
+  kAgain,  // a tile again, for the rows that failed
   kNothing,
   kEnd,
+};
+
+// How a tile's keys are taken in. Rows that fail are computed again by the next pass.
+enum class Pass {
+  kFixed,      // the first key tile's row max stays the reference while no weight outgrows it
+  kOnline,     // the reference is the row max: finite scores cannot fail
+  kNonfinite,  // also keeps the nonfinite values of V from rows that do not see their keys
 };
 
 // Beside an item, for mask class any.
@@ -54,6 +61,7 @@ struct Walk {
 template <int kWarpgroups>
 struct Work {
   WorkKind kind;
+  Pass pass;
   TileIndex tile;
   Member member;
   BandTiles seen, seen_by[kWarpgroups];  // by all the tile's rows, and by each warpgroup's

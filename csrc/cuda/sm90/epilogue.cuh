@@ -31,18 +31,20 @@ class Epilogue {
       : given_(given), params_(given.params), shared_(shared), loop_(loop), place_(loop.place()) {}
 
   CUTE_DEVICE void store() {
-    const bool careful = loop_.kind() == WorkKind::kCareful;  // for the rows that failed the first time
-    Tensor rows = rows_and_columns(loop_.output);             // (2, DV / 4, and one pair more for the sums)
+    const bool again = loop_.kind() == WorkKind::kAgain;  // for the rows that failed the pass before
+    Tensor rows = rows_and_columns(loop_.output);         // (2, DV / 4, and one pair more for the sums)
     const float denominators[2] = {loop_.denominator(0), loop_.denominator(1)};
     const bool suspect[2] = {loop_.softmax.failed(0, rows, denominators[0]),
                              loop_.softmax.failed(1, rows, denominators[1])};
     uint32_t& mark = shared_.failed_rows[loop_.slot()][thread_ / 32];
-    uint32_t left_out = 0;  // one bit a row of this warp
-    if (careful) {
-      left_out = ~mark;
-    } else if (__any_sync(0xffffffffu, suspect[0] || suspect[1])) {
-      left_out = failed_rows(suspect, denominators, rows);
-      if (lane() == 0) mark = left_out;
+    uint32_t left_out = again ? ~mark : 0, failed = 0;  // one bit a row of this warp
+    if (loop_.pass() != Pass::kNonfinite && __any_sync(0xffffffffu, suspect[0] || suspect[1])) {
+      failed = failed_rows(suspect, denominators, rows) & ~left_out;
+      left_out |= failed;
+    }
+    if (again || failed != 0) {
+      __syncwarp();  // every lane has read the mark
+      if (lane() == 0) mark = failed;
     }
     if (place_.rows_left < kRows) left_out |= ~0u << max(place_.rows_left, 0);
     left_out &= (1u << kRows) - 1;
@@ -63,10 +65,6 @@ class Epilogue {
       store_whole();
     } else if (left_out != (1u << kRows) - 1) {
       store_rows(left_out);
-    }
-    if (careful) {
-      __syncwarp();
-      if (lane() == 0) mark = 0;
     }
   }
 
@@ -92,8 +90,10 @@ class Epilogue {
 
   CUTE_DEVICE void store_lse(int r, float sum, bool writes) {
     if (!writes || lane() % 4 != 0) return;
+    float lse = loop_.softmax.log_sum_exp(r, sum);
+    if constexpr (C::kExtras) lse = loop_.lse_of_true_slope(lse);
     params_.lse.data[place_.batch * params_.lse.batch + place_.head * params_.lse.head +
-                     int64_t(place_.row + lane() / 4 + 8 * r) * params_.lse.row] = loop_.softmax.log_sum_exp(r, sum);
+                     int64_t(place_.row + lane() / 4 + 8 * r) * params_.lse.row] = lse;
   }
 
   CUTE_DEVICE uint32_t word(int block, int r) const {

@@ -126,6 +126,7 @@ CUTE_DEVICE void start_values(typename C::OutputFragment& output, typename C::We
   warpgroup_commit_batch();
 }
 
+// The weights as the tensor cores see them.
 template <class C>
 CUTE_DEVICE void pack_weights(const typename C::ScoreFragment& scores, typename C::WeightFragment& weights) {
   Tensor words = recast<uint32_t>(weights);
@@ -133,56 +134,23 @@ CUTE_DEVICE void pack_weights(const typename C::ScoreFragment& scores, typename 
   for (int i = 0; i < size(words); ++i) words(i) = ptx::pack<typename C::Element>(scores(2 * i), scores(2 * i + 1));
 }
 
-// The weights as the tensor cores see them, and their sums where those do not make them, each row's own: a word holds
-// two of one row, and rows alternate. denominators: (rows = 2)
-template <class C, class Denominators>
-CUTE_DEVICE void round_weights(const typename C::ScoreFragment& scores, typename C::WeightFragment& weights,
-                               Denominators& denominators) {
+// Where the tensor cores do not sum the weights: rounds those of columns [kBegin, kEnd), multiples of 2, and adds their
+// sums, each row's own. A word holds two weights of one row, and rows alternate. denominators: (rows = 2)
+template <class C, int kBegin, int kEnd, class Denominators>
+CUTE_DEVICE void round_and_sum(typename C::ScoreFragment& scores, Denominators& denominators) {
   using Element = typename C::Element;
-  if constexpr (C::kSums) return pack_weights<C>(scores, weights);
-  Tensor words = recast<uint32_t>(weights);
+  if constexpr (C::kSums) return;
   float low[2] = {}, high[2] = {};
   CUTE_UNROLL
-  for (int i = 0; i < size(words); ++i) {
-    words(i) = ptx::pack<Element>(scores(2 * i), scores(2 * i + 1));
-    const float2 rounded = ptx::unpack<Element>(words(i));
+  for (int i = kBegin; i < kEnd; ++i) {
+    const float2 rounded = ptx::unpack<Element>(ptx::pack<Element>(scores(2 * i), scores(2 * i + 1)));
+    scores(2 * i) = rounded.x;
+    scores(2 * i + 1) = rounded.y;
     low[i % 2] += rounded.x;
     high[i % 2] += rounded.y;
   }
   CUTE_UNROLL
   for (int r = 0; r < 2; ++r) denominators(r) += low[r] + high[r];
-}
-
-// The same in parts, of which only the last needs the weights' registers: sum_weights() of every column, then
-// join_weights(). A bfloat16 is the upper half of a float, and cutting a float there costs no more than taking a word
-// apart; with weights kCutLift times as large, no weight is off by more than a rounded one may be. Not beside sinks,
-// whose weights are not cut.
-template <class C>
-inline constexpr bool kCutsWeights =
-    !C::kSums && !C::kExtras && std::is_same_v<typename C::Element, cutlass::bfloat16_t>;
-inline constexpr float kCutLift = 1.f + 0x1p-8f, kCutLiftLog2 = 0.0056245492f;
-
-// Of columns [kBegin, kEnd), multiples of 2.
-template <class C, int kBegin, int kEnd, class Denominators>
-CUTE_DEVICE void sum_weights(typename C::ScoreFragment& scores, Denominators& denominators) {
-  float low[2] = {}, high[2] = {};
-  CUTE_UNROLL
-  for (int i = kBegin; i < kEnd; ++i) {
-    for (int j = 2 * i; j < 2 * i + 2; ++j) scores(j) = __uint_as_float(__float_as_uint(scores(j)) & 0xffff0000u);
-    low[i % 2] += scores(2 * i);
-    high[i % 2] += scores(2 * i + 1);
-  }
-  CUTE_UNROLL
-  for (int r = 0; r < 2; ++r) denominators(r) += low[r] + high[r];
-}
-
-template <class C>
-CUTE_DEVICE void join_weights(const typename C::ScoreFragment& scores, typename C::WeightFragment& weights) {
-  Tensor words = recast<uint32_t>(weights);
-  CUTE_UNROLL
-  for (int i = 0; i < size(words); ++i) {
-    words(i) = __byte_perm(__float_as_uint(scores(2 * i)), __float_as_uint(scores(2 * i + 1)), 0x7632);
-  }
 }
 
 }  // namespace flashcute::cuda::sm90

@@ -49,8 +49,8 @@ CUTE_DEVICE void compute(const KernelParams& given, typename C::SharedStorage& s
       loop.release_queries();
       continue;
     }
-    if (kind == WorkKind::kCareful) {
-      loop.run_careful();
+    if (loop.pass() == Pass::kNonfinite) {
+      loop.run_nonfinite();
     } else {
       loop.run();
     }

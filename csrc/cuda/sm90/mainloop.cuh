@@ -11,7 +11,7 @@ class Mainloop : public Steps<C> {
   using S = Steps<C>;
 
  public:
-  using S::output, S::softmax, S::release_queries;
+  using S::output, S::softmax, S::release_queries, S::pass;
 
   CUTE_DEVICE Mainloop(const Params& params, typename C::SharedStorage& shared) : S(params, shared) {}
 
@@ -30,9 +30,10 @@ class Mainloop : public Steps<C> {
     seed(own.any_begin, own.any_end, own.all_begin <= own.any_begin && own.any_begin < own.all_end);
     const bool sums = params_.lse.data != nullptr;
     int n = own.any_begin + 1;
-    for (const int seeds_end = min(own.all_begin, own.any_end); C::kBanded && n < seeds_end; ++n) {
-      this->template step<Step::kOnline, true>(n, own.any_end);
-    }
+    int online_end = C::kBanded ? min(first_plain(own), own.any_end) : n;
+    if (pass() == Pass::kOnline) online_end = own.any_end;
+#pragma unroll 1
+    for (; n < online_end; ++n) this->template step<Step::kOnline, true>(n, own.any_end);
     softmax.settle();
     if constexpr (C::kHeadDim <= 64) {  // where ptxas would settle it again in every step
       for (float& reference : softmax.reference) ptx::forget_origin(reference);
@@ -50,11 +51,11 @@ class Mainloop : public Steps<C> {
     if constexpr (C::kBanded) pass_over(own.any_end, end);
   }
 
-  // Online steps alone, on rounded scores; and infs and NaNs of V kept from the rows that do not see them.
-  CUTE_DEVICE void run_careful() {
+  // Online steps on rounded scores, and the nonfinite values of V kept from the rows that do not see their keys.
+  CUTE_DEVICE void run_nonfinite() {
     reset();
     const int end = ptx::uniform(work().seen.any_end);
-    for (int n = ptx::uniform(work().seen.any_begin); n < end; ++n) careful_tile(n);
+    for (int n = ptx::uniform(work().seen.any_begin); n < end; ++n) nonfinite_tile(n);
     find_place();
     release_queries();
   }
@@ -62,7 +63,7 @@ class Mainloop : public Steps<C> {
  private:
   using S::await_values, S::end_values, S::finish_values, S::pass_over;
   using S::params_, S::shared_, S::weights_, S::operands_, S::k_;
-  using S::seed, S::general_tile, S::careful_tile;
+  using S::seed, S::general_tile, S::nonfinite_tile;
   using S::work, S::walk, S::range_start, S::walk_end, S::own_tiles, S::find_place, S::reset;
 
   // From the range's start to its end, and then what is before the start. Tiles that these rows do not see may come in

@@ -2,7 +2,8 @@
 //
 // An item is an output tile and its queries, or a tile again for the rows that failed. When the queries of an item are
 // all under way, every warpgroup has ended the item but one before: what rows failed kItems ago is known when the next
-// one is planned, and they come first.
+// one is planned, and they come first. Where two tiles of a few fail, others are likely to: the next ones start with
+// the online pass, which costs a fifth more time than the fixed one, where a second pass costs all of it.
 #pragma once
 
 #include "cuda/common/key_mask.cuh"
@@ -14,6 +15,8 @@ namespace flashcute::cuda::sm90 {
 
 template <class C>
 class Planner {
+  static constexpr int kFewTiles = 8, kOnlineTiles = 32;
+
  public:
   CUTE_DEVICE Planner(const KernelParams& given, typename C::SharedStorage& shared)
       : given_(given), params_(given.params), shared_(shared) {}
@@ -42,7 +45,11 @@ class Planner {
   CUTE_DEVICE WorkKind plan() {
     const bool failed = lane() < C::kMathWarps && shared_.failed_rows[item_.stage()][lane()] != 0;
     ++since_tile_;
-    if (__any_sync(0xffffffffu, failed)) return WorkKind::kCareful;
+    if (__any_sync(0xffffffffu, failed)) {
+      since_tile_ = 0;  // it may fail once more
+      plan_again();
+      return WorkKind::kAgain;
+    }
     while (true) {
       const unsigned position = __shfl_sync(0xffffffffu, drawn_, 0);
       // what failed is known once kItems are through
@@ -60,16 +67,36 @@ class Planner {
     }
   }
 
-  CUTE_DEVICE void write(const TileIndex& tile, const Member& member, int begin, int end) const {
-    Work<C::kWarpgroups>& work = shared_.work[item_.stage()];
+  CUTE_DEVICE void plan_again() {
+    Pass& pass = shared_.work[item_.stage()].pass;
+    const bool was_fixed = pass == Pass::kFixed;
+    if (was_fixed) {
+      if (tiles_since_failure_ < kFewTiles) online_tiles_ = kOnlineTiles;
+      tiles_since_failure_ = 0;
+    }
+    __syncwarp();
     if (lane() == 0) {
+      pass = was_fixed ? Pass::kOnline : Pass::kNonfinite;
+      if constexpr (C::kExtras) shared_.walks[item_.stage()].range.plain_end = 0;
+    }
+  }
+
+  CUTE_DEVICE void write(const TileIndex& tile, const Member& member, int begin, int end) {
+    Work<C::kWarpgroups>& work = shared_.work[item_.stage()];
+    const Pass pass = online_tiles_ > 0 ? Pass::kOnline : Pass::kFixed;
+    online_tiles_ = max(online_tiles_ - 1, 0);
+    if (pass == Pass::kFixed) ++tiles_since_failure_;
+    if (lane() == 0) {
+      work.pass = pass;
       work.tile = tile;
       work.member = member;
       work.seen = tiles_seen(member, begin, end);
     }
     const int own = begin + lane() * C::kRowsPerWarpgroup;
     if (lane() < C::kWarpgroups) {
-      work.seen_by[lane()] = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : BandTiles{};
+      BandTiles tiles = own < end ? tiles_seen(member, own, min(own + C::kRowsPerWarpgroup, end)) : BandTiles{};
+      if constexpr (C::kExtras) tiles.all_begin = first_plain(tiles);
+      work.seen_by[lane()] = tiles;
     }
   }
 
@@ -85,6 +112,7 @@ class Planner {
     }
     const float slope_log2 = slope_log2_of(params_.extras, tile);
     seed_plain<C::kBlockM, C::kBlockN>(params_.extras, tile.m, member, slope_log2, range);
+    if (work.pass == Pass::kOnline) range.plain_end = 0;
     if (lane() == 0) shared_.walks[item_.stage()] = {range, slope_log2};
   }
 
@@ -113,7 +141,9 @@ class Planner {
   const Params& params_;
   typename C::SharedStorage& shared_;
   unsigned drawn_ = blockIdx.x;
-  int since_tile_ = 0;  // items
+  int since_tile_ = 0;    // items
+  int online_tiles_ = 0;  // that are still to come
+  int tiles_since_failure_ = kFewTiles;
   StageIndex<kItems> item_;
 };
 

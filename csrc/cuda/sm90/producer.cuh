@@ -39,15 +39,16 @@ class Producer {
   // The item in its place, whose coordinates the compiler shall know to be uniform.
   CUTE_DEVICE void load(WorkKind kind) {
     const Work& work = shared_.work[item_.stage()];
-    const bool loads = kind == WorkKind::kTile || kind == WorkKind::kCareful;
+    const bool loads = kind == WorkKind::kTile || kind == WorkKind::kAgain;
     const int begin = loads ? ptx::uniform(work.seen.any_begin) : 0, end = loads ? ptx::uniform(work.seen.any_end) : 0;
     const Source keys{ptx::uniform(work.member.first_k), ptx::uniform(work.tile.head_k),
                       batch_of_map(params_, ptx::uniform(work.tile.batch))};
     const Source queries{ptx::uniform(work.member.first_q + work.tile.m * C::kBlockM), ptx::uniform(work.tile.head_q),
                          keys.batch};
     const int len_k = ptx::uniform(work.member.len_k);
-    const int start =
-        C::kExtras && kind == WorkKind::kTile ? ptx::uniform(shared_.walks[item_.stage()].range.start) : begin;
+    const int start = C::kExtras && loads && static_cast<Pass>(ptx::uniform(int(work.pass))) != Pass::kNonfinite
+                          ? ptx::uniform(shared_.walks[item_.stage()].range.start)
+                          : begin;
     if (begin < end) load_keys(work, keys, start);
     load_queries(queries, loads);
     item_.advance();

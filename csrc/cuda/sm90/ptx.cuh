@@ -67,22 +67,6 @@ __device__ __forceinline__ uint32_t bits(int first, int count) {
   return mask;
 }
 
-// named_sync; does any of the threads say yes?
-__device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
-  uint32_t any;
-  asm volatile(
-      "{\n"
-      ".reg .pred mine, any;\n"
-      "setp.ne.u32 mine, %3, 0;\n"
-      "bar.red.or.pred any, %1, %2, mine;\n"
-      "selp.u32 %0, 1, 0, any;\n"
-      "}\n"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(uint32_t(mine))
-      : "memory");
-  return any != 0;
-}
-
 // How long L2 should keep what a copy reads.
 enum class Keep : uint64_t { kFirstOut = 0x12F0000000000000, kLastOut = 0x14F0000000000000 };
 

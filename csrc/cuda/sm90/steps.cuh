@@ -1,6 +1,6 @@
 // What a math warpgroup does with one key tile, and with what the tiles have in common: rings of stages, turns at the
-// tensor cores, masks. Q K^T of a tile goes under the softmax of the one before (step); first tiles, careful ones and
-// those of mask class any that are not plain go by themselves.
+// tensor cores, masks. Q K^T of a tile goes under the softmax of the one before (step); first tiles, those of
+// the pass for nonfinite values and those of mask class any that are not plain go by themselves.
 #pragma once
 
 #include "cuda/common/key_mask.cuh"
@@ -13,7 +13,7 @@ namespace flashcute::cuda::sm90 {
 
 // How a step takes a tile in (softmax.cuh).
 enum class Step {
-  kOnline,  // masked
+  kOnline,  // masked where a row does not see all of the tile
   kFixed,   // masked
   kPlain,   // fixed, of a tile that every row sees whole
 };
@@ -50,6 +50,8 @@ class Steps {
 
   CUTE_DEVICE WorkKind kind() const { return static_cast<WorkKind>(ptx::uniform(static_cast<int>(work().kind))); }
 
+  CUTE_DEVICE Pass pass() const { return static_cast<Pass>(ptx::uniform(static_cast<int>(work().pass))); }
+
   // After await_work(), exactly once for each.
   CUTE_DEVICE void release_queries() const { arrive_as_warp(shared_.queries_empty[warpgroup()]); }
 
@@ -70,6 +72,10 @@ class Steps {
   }
 
   CUTE_DEVICE float sink() const { return sink_of<Element>(params_.extras, work().tile); }
+
+  CUTE_DEVICE float lse_of_true_slope(float lse) const {
+    return cuda::lse_of_true_slope(params_.extras, work().tile, lse);
+  }
 
   // Is there a key that the row sees?
   CUTE_DEVICE bool sees_any(int r) const {
@@ -171,16 +177,14 @@ class Steps {
     Tensor rows = rows_and_columns(scores);
     if (!plain) mask_scores(rows, n);
     raise_and_weigh(rows, params_.scale_log2);
-    round_weights<C>(scores, weights_, denominators_);
+    round_weights(scores);
   }
 
   // Scores of tile n, the last before `end` or another; the values of the tile before it join the output meanwhile.
   template <Step kStep, bool kSum>
   CUTE_DEVICE void step(int n, int end) {
     step<kStep, kSum>(n, end, [&](auto& rows) {
-      return [&](int r, int c) {
-        return fmaf(rows(r, c), params_.scale_log2, (kCutsWeights<C> ? kCutLiftLog2 : 0.f) - softmax.reference[r]);
-      };
+      return [&](int r, int c) { return fmaf(rows(r, c), params_.scale_log2, -softmax.reference[r]); };
     });
   }
 
@@ -200,19 +204,21 @@ class Steps {
     release_keys();
     if (n + 1 == end) release_queries();
     Tensor rows = rows_and_columns(scores);
-    if constexpr (kStep != Step::kPlain) mask_scores(rows, n);
+    if constexpr (kStep == Step::kFixed) mask_scores(rows, n);
     if constexpr (kStep == Step::kOnline) {
+      if (n < own_tiles().all_begin || n >= own_tiles().all_end) mask_scores(rows, n);
+      const auto rescale = softmax.raise_references(rows, params_.scale_log2, [](auto&) {});
+      softmax.weigh(rows, params_.scale_log2);
       end_values(v_stage);
-      raise_and_weigh(rows, params_.scale_log2);
-      round_weights<C>(scores, weights_, denominators_);
+      apply(rescale);
+      round_weights(scores);
       return;
     }
-    constexpr bool kCuts = kCutsWeights<C>;
     const auto exponent = exponents(rows);
-    const float factor = kCuts ? 1 / kCutLift : 1.f;
     constexpr int kEarly = C::kEarlyColumns, kAll = kBlockN / 4;
-    softmax.template weigh<kSum, 0, kEarly>(rows, exponent, factor);
-    if constexpr (kCuts) sum_weights<C, 0, kEarly>(scores, denominators_);
+    constexpr bool kFollows = kLooksAtWeights<Element>;  // bfloat16 that outgrows its range takes the online pass
+    softmax.template weigh<kSum, 0, kEarly>(rows, exponent);
+    if constexpr (!kFollows) round_and_sum<C, 0, kEarly>(scores, denominators_);
     if constexpr (kEarly != 0) {
       // Left alone, ptxas puts nearly all of the weights after the product. A wait for what is over, which it takes for
       // a place to branch, holds these before.
@@ -221,13 +227,19 @@ class Steps {
     }
     await_next_keys(n, end);
     end_values(v_stage);
-    softmax.template weigh<kSum, kEarly, kAll>(rows, exponent, factor);
-    if constexpr (kCuts) {
-      sum_weights<C, kEarly, kAll>(scores, denominators_);
-      join_weights<C>(scores, weights_);
-    } else {
-      round_weights<C>(scores, weights_, denominators_);
-    }
+    softmax.template weigh<kSum, kEarly, kAll>(rows, exponent);
+    if constexpr (kFollows) follow_weights(rows);
+    round_and_sum<C, kFollows ? 0 : kEarly, kAll>(scores, denominators_);
+    pack_weights<C>(scores, weights_);
+  }
+
+  // Before weights are rounded and while no product is under way.
+  template <class Weights>
+  CUTE_DEVICE void follow_weights(Weights& weights) {
+    float levels[2] = {greatest_in_row(weights, 0), greatest_in_row(weights, 1)};
+    if (!ptx::rarely_any(softmax.outgrown(levels))) return;
+    Tensor output_rows = rows_and_columns(output);
+    softmax.template raise_outgrown<kBlockN / 4>(levels, weights, output_rows, denominators_, [](auto&) {});
   }
 
   CUTE_DEVICE void end_values(int stage) {
@@ -236,12 +248,22 @@ class Steps {
     release_values(stage);
   }
 
+  template <class Rescale>
+  CUTE_DEVICE void apply(const Rescale& rescale) {
+    Tensor output_rows = rows_and_columns(output);
+    softmax.apply(rescale, output_rows, denominators_);
+  }
+
   // scores: (rows, columns)
   template <class Scores>
   CUTE_DEVICE void raise_and_weigh(Scores& scores, float scale_log2) {
-    Tensor output_rows = rows_and_columns(output);
-    softmax.raise_references(scores, output_rows, denominators_, scale_log2, [](auto&) {});
+    apply(softmax.raise_references(scores, scale_log2, [](auto&) {}));
     softmax.weigh(scores, scale_log2);
+  }
+
+  CUTE_DEVICE void round_weights(typename C::ScoreFragment& scores) {
+    round_and_sum<C, 0, kBlockN / 4>(scores, denominators_);
+    pack_weights<C>(scores, weights_);
   }
 
   // ---- mask class any ----
@@ -301,7 +323,7 @@ class Steps {
     if (!whole) mask_scores(rows, n);
     if (!columns.all()) hide_keys(rows, columns);
     raise_and_weigh(rows, bare ? params_.scale_log2 : 1.f);
-    round_weights<C>(scores, weights_, denominators_);
+    round_weights(scores);
   }
 
   // Is a tile plain only where the key mask hides none of it?
@@ -324,7 +346,7 @@ class Steps {
     });
   }
 
-  CUTE_DEVICE void careful_tile(int n) {
+  CUTE_DEVICE void nonfinite_tile(int n) {
     typename C::ScoreFragment scores;
     await_keys();
     Columns<kBlockN> columns;
@@ -353,7 +375,7 @@ class Steps {
       clear_nonfinite<C>(v);
       ptx::named_sync(kAllMath, C::kMathThreads);
     }
-    round_weights<C>(scores, weights_, denominators_);
+    round_weights(scores);
     start_values<C>(output, weights_, operands_.values(v_stage));
     end_values(v_stage);
   }

@@ -56,8 +56,8 @@ SCORES = {
 
 
 def expect_cut_sums(request, device, dtype, keys):
-    """The tensor cores cut what they add to a float32 sum, and a kernel adds all of a row's keys to one: at 2^20 keys the
-    result is up to 0.8% short, which bfloat16's own steps hide."""
+    """The tensor cores cut what they add to a float32 sum, and a kernel adds all of a row's keys to one: at 2^20 keys
+    the result is up to 0.8% short, which bfloat16's own steps hide."""
     if device == "cuda" and dtype == "float16" and keys > 2**18:
         request.applymarker(pytest.mark.xfail(strict=False, reason="float32 sums of tensor cores over 2^20 keys"))
 
@@ -186,6 +186,34 @@ BIASES = {
     "some masked by the least": ([LOW, 0, LOW, 0, LOW], 2.0, math.log(2)),
     "minus infinity among them": ([-INF, LOW, -INF, LOW, -INF], 2.0, LOW),
 }
+
+
+def least(dtype, kind):
+    return -LARGEST[dtype] if kind == "own" else LOW
+
+
+@pytest.mark.parametrize("kind", ["float32", "own"])
+@pytest.mark.parametrize("how", ["pair mask", "minus infinity"])
+@EVERYWHERE
+def test_rows_of_the_least_bias_may_be_followed_by_hidden_tiles(device, dtype, path, how, kind):
+    """Causal by a pair mask, or by -inf in the bias, with left padding by the least finite bias: rows of padding alone
+    average what they see."""
+    length, padding, low = 300, 40, least(dtype, kind)
+    causal = np.tri(length, dtype=bool)
+    bias = np.where(np.arange(length) < padding, low, 0.0) * np.ones((length, 1))
+    options = {"mask": tensor(causal[None, None], "bool")} if how == "pair mask" else {}
+    if how == "minus infinity":
+        bias = np.where(causal, bias, -INF)
+    options["bias"] = tensor(bias[None, None], "float32" if kind == "float32" else dtype)
+    v = ramp(1, 1, length, 64) / length
+    out, lse = compute(
+        zeros(1, 1, length, 64), zeros(1, 1, length, 64), v, path=path, device=device, dtype=dtype, options=options
+    )
+    row = np.arange(length)
+    want = np.where(row < padding, row / 2, (row + padding) / 2) / length
+    close(out[0, 0, :, 0], want, dtype)
+    close_far_lse(lse[0, 0, :padding], low + np.log(row[:padding] + 1))
+    close_far_lse(lse[0, 0, padding:], np.log(row[padding:] - padding + 1))
 
 
 @pytest.mark.parametrize("case", BIASES)

@@ -153,7 +153,7 @@ struct Softmax {
         scratch.m[strip.first + r] = after;
       }
       const double reference = after == -__builtin_inf() ? 0.0 : after;
-      offset[r] = static_cast<float>(reference - center);  // infinite where no key of this tile has any weight
+      offset[r] = offset_of(reference - center);
       shrink[r] = static_cast<float>(before - reference);
     }
     for (int r = 0; r < strip.rows; r += kLanes) {
@@ -166,6 +166,13 @@ struct Softmax {
   }
 
  private:
+  // Infinite where the tile's scores lie that far below the row's largest. Never -inf, which would make NaN of a hidden
+  // score: where the tile hides all keys from a row whose largest score is below float32's range.
+  FC_INLINE float offset_of(double x) {
+    constexpr double kLeast = -0x1.fffffep127;
+    return static_cast<float>(x < kLeast ? kLeast : x);
+  }
+
   FC_INLINE float to_finite(double x) {
     constexpr double kMost = 0x1.fffffep127;
     return static_cast<float>(x > kMost ? kMost : x < -kMost ? -kMost : x);

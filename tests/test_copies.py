@@ -159,3 +159,14 @@ def test_weak_references():
     assert not table and not keys
     kept = weakref.ref(tensor)
     assert kept() is tensor
+
+
+@pytest.mark.parametrize("offset", [0, 5, 2**33 + 1])
+def test_a_seed_of_four_words_is_the_same_sixteen_bytes(offset):
+    q = np.random.default_rng(0).standard_normal((1, 2, 40, 16), dtype=np.float32)
+    seed = np.array([2**40 + 3, offset], dtype=np.uint64)
+    want = flashcute.attention(q, q, q, dropout_p=0.5, seed=int(seed[0]), offset=offset)
+    for given in (seed, seed.view(np.int64), seed.view(np.uint32)):
+        np.testing.assert_array_equal(flashcute.attention(q, q, q, dropout_p=0.5, seed=given), want)
+    with pytest.raises(flashcute.BadDtypeError, match="seed"):
+        flashcute.attention(q, q, q, dropout_p=0.5, seed=np.zeros(2, np.uint32))

@@ -167,6 +167,31 @@ def test_lse_and_weights_in_the_memory_of_an_input_are_refused(qkv, device):
         call("descriptor", q, k, v, sinks=lse[0, 3, 36:], lse=lse)
 
 
+@pytest.mark.parametrize("path", ["functional", "descriptor"])
+@pytest.mark.parametrize("name", ["q", "k", "v", "out", "lse"])
+def test_a_workspace_over_a_tensor_is_refused(device, path, name):
+    """Head dim 61 on a GPU, rows that are staged: both backends then need a workspace."""
+    shape = (1, 4, 600, 61)
+    desc = flashcute.AttentionDescriptor(
+        *(torch.zeros(shape, dtype=torch.float16, device=device) for _ in range(3)), return_lse=True
+    )
+    room = torch.zeros(desc.workspace_size + (8 << 20), dtype=torch.uint8, device=device)
+    assert desc.workspace_size > 0
+    where = desc.workspace_size // 2 // 256 * 256  # in the middle of the workspace
+    count = 4 * 600 if name == "lse" else 4 * 600 * 61
+    size, dtype = (4, torch.float32) if name == "lse" else (2, torch.float16)
+    inside = room[where : where + count * size].view(dtype).view(shape[:3] if name == "lse" else shape)
+    tensors = {x: torch.zeros(shape, dtype=torch.float16, device=device) for x in "qkv"} | {name: inside}
+    with pytest.raises(flashcute.BadParamError, match=r"\(workspace\): expected memory of its own"):
+        if path == "descriptor" or name == "lse":  # only a run takes an lse
+            extra = {} if "out" not in tensors else {"out": tensors["out"]}
+            made = flashcute.AttentionDescriptor(*(tensors[x] for x in "qkv"), return_lse=True, **extra)
+            lse = tensors.get("lse", torch.zeros(shape[:3], dtype=torch.float32, device=device))
+            made.run(*(tensors[x] for x in "qkv"), lse=lse, workspace=room, **extra)
+        else:
+            flashcute.attention(*(tensors[x] for x in "qkv"), out=tensors.get("out"), workspace=room)
+
+
 def test_packed_lengths_in_the_memory_of_a_result_are_refused(device):
     q = torch.ones(2, 20, 16, dtype=torch.float16, device=device)
     out = torch.zeros_like(q)

@@ -210,6 +210,7 @@ flashcuteStatus_t flashcuteFlashAttention(flashcuteFlashAttentionDescriptor_t de
     require_real(run.facts, "desc");
     const Buffers checked = validate_run(run.contract, run.problem, out, q, k, v, mask, buffers);
     require_workspace(run.plan, workspace, workspace_size);
+    if (run.plan.workspace != 0) require_own_workspace(run.contract, checked, workspace, run.plan.workspace);
     if (run.problem.checked) check_lengths(run.problem, checked, stream);
     if (run.contract.nothing_to_compute) return;
     may_run_out_of_memory();

@@ -106,4 +106,7 @@ RunContract make_contract(const AttentionViews& views, const Problem& problem);
 Buffers validate_run(const RunContract& contract, const Problem& problem, void* out, const void* q, const void* k,
                      const void* v, const void* mask, const flashcuteAttentionBuffers_t* buffers);
 
+// Throws BAD_PARAM where a run's workspace holds a byte of one of its tensors.
+void require_own_workspace(const RunContract& contract, const Buffers& run, const void* workspace, size_t bytes);
+
 }  // namespace flashcute

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "api/check.h"
 #include "api/overlap.h"
 #include "api/validate.h"
@@ -49,13 +51,18 @@ constexpr const char* kNames[RunContract::kOperands] = {
     "sinks",     "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "dropout_state",
     "block_mask"};
 
+using Pointers = std::array<const void*, RunContract::kOperands>;  // in the order of kNames
+
+Pointers pointers_of(const Buffers& run) {
+  return {run.out,       run.lse,          run.probs,        run.q,         run.k,
+          run.v,         run.key_mask,     run.dense_mask,   run.bias,      run.alibi_slopes,
+          run.sinks,     run.cu_seqlens_q, run.cu_seqlens_k, run.seqused_k, run.dropout_state,
+          run.block_mask};
+}
+
 // Overlap of a written tensor with the others.
 void require_own_memory(const RunContract& contract, const Buffers& run) {
-  const void* const data[RunContract::kOperands] = {
-      run.out,       run.lse,          run.probs,        run.q,         run.k,
-      run.v,         run.key_mask,     run.dense_mask,   run.bias,      run.alibi_slopes,
-      run.sinks,     run.cu_seqlens_q, run.cu_seqlens_k, run.seqused_k, run.dropout_state,
-      run.block_mask};
+  const Pointers data = pointers_of(run);
   constexpr const char* kWritten[] = {"out", "buffers->lse", "buffers->probs"};
   for (int written = 0; written <= RunContract::kProbs; ++written) {
     if ((contract.present >> written & 1u) == 0) continue;
@@ -70,6 +77,23 @@ void require_own_memory(const RunContract& contract, const Buffers& run) {
     }
   }
 }
+
+}  // namespace
+
+void require_own_workspace(const RunContract& contract, const Buffers& run, const void* workspace, size_t bytes) {
+  const Pointers data = pointers_of(run);
+  Extent all;
+  all.bytes = bytes;
+  all.count = 1;
+  all.runs[0] = {1, static_cast<int64_t>(bytes)};
+  for (uint32_t others = contract.present; others != 0; others &= others - 1) {
+    const int other = __builtin_ctz(others);
+    if (data[other] == nullptr || !share_memory(all, workspace, contract.extents[other], data[other])) continue;
+    bad_overlap("workspace", kNames[other]);
+  }
+}
+
+namespace {
 
 template <typename T>
 T* take_operand(bool required, const char* name, T* pointer, uint32_t alignment) {

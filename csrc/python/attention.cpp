@@ -65,7 +65,7 @@ bias           added to the scores: four axes broadcastable to (batch, heads_q, 
 softcap        scores become softcap * tanh(scores / softcap); 0 is off.
 alibi_slopes   (heads_q,) or (batch, heads_q) float32.
 sinks          (heads_q,) float32 or q's dtype: a logit in each row's denominator that has no value.
-dropout_p      needs seed: an int with offset, or a uint64 (or int64) tensor (seed, offset) on the device.
+dropout_p      needs seed: an int with offset, or a tensor (seed, offset) on the device: uint64[2], int64[2] or uint32[4].
 cu_seqlens_q, cu_seqlens_k   (batch + 1,) int32: where each member of a packed batch starts. max_seqlen_q and
                max_seqlen_k bound their lengths; None is the total.
 seqused_k      (batch,) int32: how many keys of each member are in use.

@@ -151,9 +151,14 @@ void Call::read_inputs() {
   }
   if (is_tensor_seed(arguments_[kArgSeed])) {
     read(kDropoutState, kArgSeed, Use::kRows);
-    // PyTorch has few uint64 operations, so the same 64 bits are taken as int64 too.
+    // PyTorch has few uint64 operations, so the same 16 bytes are taken as int64[2] and uint32[4] too.
     View& state = tensors_[kDropoutState].view;
     if (state.dtype == FLASHCUTE_DTYPE_I64) state.dtype = FLASHCUTE_DTYPE_U64;
+    const bool words = state.dtype == FLASHCUTE_DTYPE_U32 && state.ndim == 1 && state.shape[0] == 4;
+    if (words && state.strides[0] == 1 && reinterpret_cast<uintptr_t>(state.data) % sizeof(uint64_t) == 0) {
+      state.dtype = FLASHCUTE_DTYPE_U64;
+      state.shape[0] = 2;
+    }
   }
 }
 

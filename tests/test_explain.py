@@ -226,7 +226,10 @@ def test_block_masks_take_the_kernels_of_all_features_and_weights_any(arch, head
     plan = explained(*problem, "--with", "block_mask")["plan"]
     assert "_any" in plan["kernel"]
     assert any("a block mask needs a kernel of mask class any" in other["reason"] for other in plan["passed_over"])
-    assert explained(*problem, "--probs")["plan"] == explained(*problem)["plan"]
+    usual, with_weights = explained(*problem)["plan"], explained(*problem, "--probs")["plan"]
+    assert with_weights["staged"] == ["q"], "weights are made of q after out is written, which may be q"
+    assert with_weights["workspace"] > usual["workspace"]
+    assert {**with_weights, "staged": [], "workspace": usual["workspace"]} == usual
 
 
 def test_explain_says_why_there_is_no_plan():

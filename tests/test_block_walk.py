@@ -202,23 +202,26 @@ device, dtype, keys, depth = {device!r}, {dtype!r}, 1 << 28, 64
 rng = np.random.default_rng(7)
 blocks = np.zeros((1, 1, 1, keys // 128), bool)
 blocks[..., 0] = True
-# q, out, and k and v of the one visible block, side by side: of the other 64 GB there is no memory
-room = support.tensor(rng.standard_normal((4, 128, depth)), dtype)
-mask = support.tensor(blocks, "bool")
-here = [t.torch(device) if device != "cpu" else t.raw for t in (room, mask)]
-start, mask_pointer = (t.data_ptr() if device != "cpu" else t.ctypes.data for t in here)
-q, out, v, k = (start + n * 128 * depth * 2 for n in range(4))
 rows = capi.Tensor((1, 1, 128, depth), None, dtype)
 cols = capi.Tensor((1, 1, keys, depth), None, dtype)
 declared = capi.Tensor(blocks.shape, None, "bool")
 options = capi.Options(block_mask=declared.value)
 kind = capi.CPU if device == "cpu" else capi.NVIDIA
 desc = capi.Attention(rows, rows, cols, cols, None, options, device=kind)
-work = support.Workspace(desc.workspace_size, device)
-desc.run(work.pointer, work.size, out, q, k, v, None, capi.Buffers(block_mask=mask_pointer))
-q_values, v_values, k_values = (room.values[n][None, None] for n in (0, 2, 3))
+# The workspace, q, out, and k and v of the one visible block, side by side: of the other 64 GB there is no memory. What
+# lies behind k and v would lie in them.
+block = 128 * depth * 2
+spare = -(-(desc.workspace_size + 256) // block)
+room = support.tensor(rng.standard_normal((spare + 4, 128, depth)), dtype)
+mask = support.tensor(blocks, "bool")
+here = [t.torch(device) if device != "cpu" else t.raw for t in (room, mask)]
+start, mask_pointer = (t.data_ptr() if device != "cpu" else t.ctypes.data for t in here)
+q, out, v, k = (start + (spare + n) * block for n in range(4))
+work = start + -start % 256
+desc.run(work, desc.workspace_size, out, q, k, v, None, capi.Buffers(block_mask=mask_pointer))
+q_values, v_values, k_values = (room.values[spare + n][None, None] for n in (0, 2, 3))
 room.fetch()
-verdict = reference.judge(room.values[1][None, None], None, q_values, k_values, v_values, dtype=dtype)
+verdict = reference.judge(room.values[spare + 1][None, None], None, q_values, k_values, v_values, dtype=dtype)
 assert verdict, verdict.message
 print("nothing was read")
 """

@@ -52,23 +52,25 @@ __device__ __forceinline__ float quad_reduce(float x, Combine combine) {
 template <class Element>
 struct WeightRange;
 
-// float16 weights end at 2^16, and sink into subnormals below 2^-14: they start at 1. Their largest decides.
+// float16 weights overflow at 2^16 and lose precision below 2^-14, so the first tile's largest weight is 1. References
+// rise when the greatest weight of a row passes kCeiling.
 template <>
 struct WeightRange<cutlass::half_t> {
   static constexpr float kMargin = 0.f, kCeiling = 0x1p14f, kLowestSum = 0.5f;
 };
 
 // bfloat16 has float32's exponents. Weights start at 2^-32, so that sums of weighted values stay finite for up to 2^29
-// keys of any finite value. They end at 2^128. It is enough to look at the sums so far: a tile may add 2^117 times as
-// much; and where nothing looks at all, a score may lie 2^160 above the row max of the first tile.
+// keys of any finite value. Weights overflow at 2^128. sm80 compares the sum of a row's weights with kCeiling before
+// each tile, which may then add 2^117 times as much. sm90 compares nothing: a score may lie 2^160 above the first row
+// max.
 template <>
 struct WeightRange<cutlass::bfloat16_t> {
   static constexpr float kMargin = 32.f, kCeiling = 0x1p10f, kLowestSum = 0x1p-70f;
 };
 
+// Does the greatest weight of a row decide whether its reference rises, rather than the sum of its weights?
 template <class Element>
-inline constexpr bool kLooksAtWeights =  // or at the sums
-    std::is_same_v<Element, cutlass::half_t>;
+inline constexpr bool kLooksAtWeights = std::is_same_v<Element, cutlass::half_t>;
 
 // The greatest of the floats in a row of weights, which are not negative: their bits compare as integers do, of which
 // Hopper takes three in one instruction.
